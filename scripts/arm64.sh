@@ -54,13 +54,14 @@ make_root() {
 # Runs in new namespaces: mounts what the root folder needs and registers the emulator.
 enter() {
     local mounted
+    # First, as this repository may lie in /tmp.
+    mount -t tmpfs tmpfs "$root/tmp"
     for mounted in "$here" "$CARGO_HOME"; do
         mkdir -p "$root$mounted"
         mount --rbind "$mounted" "$root$mounted"
     done
     mount --rbind /dev "$root/dev"
     mount --rbind /proc "$root/proc"
-    mount -t tmpfs tmpfs "$root/tmp"
     mount -t binfmt_misc binfmt_misc "$root/proc/sys/fs/binfmt_misc" ||
         fail "arm64.sh: Linux 6.7 or newer is needed to register the emulator"
     # ELF, 64 bits, little endian, executable or shared, AArch64. F: opened now, so that it is found

@@ -95,6 +95,35 @@ chart() {
     } >"$out/index.yaml"
 }
 
+# The chart as an artifact of an OCI registry, as 'helm push' would put it there: an archive with its
+# metadata, the package, and the manifest that names both.
+chart_artifact() (
+    set -euo pipefail
+    work=$(mktemp -d "$PWD/target/chart.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    mkdir -p "$work/blobs/sha256"
+    # Stores standard input; prints how a descriptor names it.
+    blob() {
+        local sum
+        cat >"$work/blob"
+        sum=$(sha256sum "$work/blob" | cut -c1-64)
+        mv "$work/blob" "$work/blobs/sha256/$sum"
+        printf '"mediaType":"%s","digest":"sha256:%s","size":%s' "$1" "$sum" "$(stat -c %s "$work/blobs/sha256/$sum")"
+    }
+    helm=application/vnd.cncf.helm image=application/vnd.oci.image
+    config=$(sed -nE '/^keywords/d; s/^([a-zA-Z]+): "?([^"]*)"?$/"\1":"\2"/p' helm/flotilla/Chart.yaml | paste -sd, |
+        sed 's/.*/{&}/' | blob "$helm.config.v1+json")
+    layer=$(blob "$helm.chart.content.v1.tar+gzip" <"$out/flotilla-$version.tgz")
+    names="\"org.opencontainers.image.title\":\"flotilla\",\"org.opencontainers.image.version\":\"$version\""
+    manifest=$(printf '{"schemaVersion":2,"mediaType":"%s","config":{%s},"layers":[{%s}],"annotations":{%s}}' \
+        "$image.manifest.v1+json" "$config" "$layer" "$names" | blob "$image.manifest.v1+json")
+    printf '{"schemaVersion":2,"manifests":[{%s,"annotations":{"org.opencontainers.image.ref.name":"%s"}}]}' \
+        "$manifest" "$version" >"$work/index.json"
+    echo '{"imageLayoutVersion":"1.0.0"}' >"$work/oci-layout"
+    tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(stat -c %Y CHANGELOG.md)" \
+        -C "$work" -cf "$out/flotilla-chart-$version.oci.tar" oci-layout index.json blobs
+)
+
 finish() {
     local public=
     if [ -n "${SIGNING_KEY:-}" ]; then
@@ -102,6 +131,7 @@ finish() {
     fi
     [ "${COMPONENTS:-1}" = 0 ] || components
     chart
+    chart_artifact
     sed -e "s|^VERSION='.*'|VERSION='$version'|" \
         -e "s|^BASE='.*'|BASE='${RELEASE_URL:-@BASE@}'|" \
         -e "s|^PUBLIC_KEY='.*'|PUBLIC_KEY='$public'|" packaging/release/install.sh >"$out/install.sh"

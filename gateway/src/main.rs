@@ -124,12 +124,16 @@ fn init(of: &InitArgs) -> Result<(), CommandError> {
     };
     let certificate = certificate.map(|file| format!("Certificate: {}\n", file.display()));
     print_line(&format!(
-        "Configuration: {}\n{}API key, shown once: {key}\nJoin a node: {}",
+        "Configuration: {}\n{}API key, shown once: {key}\nJoin a node: {}\n{MODEL}",
         config.display(),
         certificate.unwrap_or_default(),
         first_join(&config, of)?
     ))
 }
+
+/// What to put into the line that joins a node.
+const MODEL: &str =
+    "MODEL is a GGUF file, or hf:OWNER/REPO[:QUANT]; 'flotilla-agent recommend' lists what fits.";
 
 /// The line that joins a node, if the address or the certificate says where nodes reach the
 /// gateway.
@@ -157,6 +161,7 @@ fn welcome(config: &Config, key: &str, created: &Created) -> String {
         "Endpoint: {url}/v1\n\
          API key, shown once: {key}\n\
          Join a node on this machine: {}\n\
+         {MODEL}\n\
          Configuration: {}\n",
         join.unwrap_or_else(|error| error.to_string()),
         created.config.display(),

@@ -136,6 +136,15 @@ main() {
         esac || fail "cannot fetch $BASE/$1"
     }
 
+    # runs FILE PROGRAM: before it replaces one that may run.
+    runs() {
+        "$1" --version >"$work/version" 2>&1 || {
+            cat "$work/version" >&2
+            rm -f "$1"
+            fail "$2 does not run here: it needs glibc 2.36 and libstdc++ (apt-get install libstdc++6)"
+        }
+    }
+
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     trap 'exit 130' INT
@@ -185,14 +194,11 @@ main() {
             # A running program keeps its file; an interrupted installation leaves the old one.
             cp "$tree/$file" "$prefix/$file.new"
             chmod "$mode" "$prefix/$file.new"
+            [ "$mode" = 644 ] || runs "$prefix/$file.new" "$program"
             mv -f "$prefix/$file.new" "$prefix/$file"
         done <"$work/files"
         { [ ! -e "$list" ] || cat "$list"; cat "$work/files"; } | sort -u >"$list.new"
         mv -f "$list.new" "$list"
-        "$prefix/bin/$program" --version >"$work/version" 2>&1 || {
-            cat "$work/version" >&2
-            fail "$program does not run here: it needs glibc 2.36 and libstdc++ (apt-get install libstdc++6)"
-        }
         echo "Installed $(cat "$work/version") as $prefix/bin/$program."
     done
     case :${PATH:-}: in

@@ -12,9 +12,15 @@ pub fn has(tool: &str, package: &str) -> bool {
 pub fn has_in(path: &str, tool: &str, package: &str) -> bool {
     let found = path.split(':').any(|folder| PathBuf::from(folder).join(tool).exists());
     if !found {
-        eprintln!("skipped: this test needs {tool} (apt-get install {package})");
+        skipped(&format!("this test needs {tool} (apt-get install {package})"));
     }
     found
+}
+
+/// Says why a test is skipped; fails with `FLOTILLA_NO_SKIP`.
+pub fn skipped(why: &str) {
+    assert!(std::env::var_os("FLOTILLA_NO_SKIP").is_none(), "not skipped: {why}");
+    eprintln!("skipped: {why}");
 }
 
 /// What a program prints, error output included; it must succeed.

@@ -65,7 +65,7 @@ impl Join {
     pub fn command(&self) -> String {
         let pin = self.pin.map(|pin| format!(" --join-pin {pin}")).unwrap_or_default();
         let url = quoted(&self.url);
-        let serve = format!("flotilla-agent serve --model MODEL.gguf --join {url}{pin}");
+        let serve = format!("flotilla-agent serve MODEL --join {url}{pin}");
         match &self.key {
             KeySource::File(file) => format!("{serve} --join-key-file {}", quoted(file)),
             KeySource::Value(key) => format!("FLOTILLA_JOIN_KEY={} {serve}", quoted(key)),

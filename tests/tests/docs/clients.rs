@@ -192,13 +192,13 @@ fn table() -> String {
     text
 }
 
-/// All names with their versions, in lines of at most 120 characters.
+/// All names, in lines of at most 120 characters.
 fn sentence() -> String {
     let mut lines = vec![String::from("Tested:")];
     let last = CLIENTS.len() - 1;
     for (index, client) in CLIENTS.iter().enumerate() {
         let end = if index == last { '.' } else { ',' };
-        for word in format!("{} {}{end}", client.name, version(client)).split(' ') {
+        for word in format!("{}{end}", client.name).split(' ') {
             let line = lines.last_mut().unwrap();
             match line.chars().count() + 1 + word.chars().count() > 120 {
                 true => lines.push(word.into()),
@@ -216,6 +216,28 @@ fn check(file: &str, list: &str) {
     let to = from + page[from..].find("\n<!-- end -->").expect("the mark is missing");
     page.replace_range(from..to, list);
     current::check(file, &page);
+}
+
+#[test]
+fn the_first_lines_of_the_readme_say_what_somebody_new_asks() {
+    let readme = current::read("README.md");
+    let first: Vec<&str> = readme.lines().take(60).collect();
+    let first = first.join("\n");
+    for part in [
+        "**For** ",
+        "**Not for** ",
+        "losses",
+        "make bench-peers",
+        "docs/images/failover.svg",
+        "install.sh | sh",
+        "flotilla-gateway init",
+        "flotilla-gateway run",
+        "from openai import OpenAI",
+        "Open WebUI",
+        "**Missing today:**",
+    ] {
+        assert!(first.contains(part), "'{part}' is not in the first 60 lines");
+    }
 }
 
 #[test]

@@ -85,7 +85,7 @@ async fn install_release_and_ask(suite: &str, architecture: &str, release: &Rele
     let join = after(&printed, "Join a node: ");
     let _gateway = Running::start(&mut system.shell(&format!("exec {run}")), &log("gateway"));
     std::fs::copy(demo_model(), system.path("/root/flotilla-demo.gguf")).unwrap();
-    let join = join.replace("MODEL.gguf", "flotilla-demo.gguf");
+    let join = join.replace("serve MODEL ", "serve flotilla-demo.gguf ");
     let (variable, serve) = join.split_once(' ').unwrap();
     let mut node = system.shell(&format!("export {variable}\nexec {serve}"));
     let _node = Running::start(&mut node, &log("node"));

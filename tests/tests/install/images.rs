@@ -5,11 +5,11 @@ use std::process::{Command, Stdio};
 
 use fleet_tests::client::Client;
 use fleet_tests::process::{Folder, Server, binary};
-use fleet_tests::{chat, demo_model, root};
+use fleet_tests::{chat, demo_model, eventually, root};
 
 use crate::is_root;
 use crate::release::own_architecture;
-use fleet_tests::tools::{has, output};
+use fleet_tests::tools::{has, output, skipped};
 
 /// podman with storage in a folder. This machine's control groups may be of two versions, which
 /// crun refuses, so it sees only the newer ones.
@@ -63,7 +63,7 @@ async fn the_images_answer_without_rights_and_without_a_place_to_write() {
         .unwrap();
     let errors = String::from_utf8_lossy(&built.stderr);
     if errors.contains("mmdebstrap failed to run") {
-        eprintln!("skipped: Debian's packages for the images cannot be fetched");
+        skipped("Debian's packages for the images cannot be fetched");
         return;
     }
     assert!(built.status.success(), "{errors}");
@@ -86,17 +86,53 @@ async fn the_images_answer_without_rights_and_without_a_place_to_write() {
         .unwrap();
     assert!(!shell.status.success(), "there is no shell");
 
+    let (key, join) = configure(&folder);
+    let mut command = podman(folder.path());
+    command.args(RUN).args(["--name", "gateway", "--volume"]);
+    command.arg(format!("{}:/etc/flotilla", folder.path().join("etc").display()));
+    command.arg(image("gateway"));
+    let mut gateway = Server::spawn(command);
+    // The operators' port is told first.
+    gateway.address();
+    let through = Client::new(gateway.address(), Some(&key));
+
     let mut command = podman(folder.path());
     command
         .args(RUN)
         .args(["--name", "agent", "--env", "FLOTILLA_LISTEN=127.0.0.1:0", "--volume"])
         .arg(format!("{}:/models:ro", demo_model().parent().unwrap().display()))
-        .args(["--env", "FLOTILLA_MODEL=/models/flotilla-demo.gguf", &image("agent")]);
+        .args(["--env", "FLOTILLA_MODEL=/models/flotilla-demo.gguf"])
+        .args(["--env", &format!("FLOTILLA_JOIN=http://{}", through.address())])
+        .args(["--env", &format!("FLOTILLA_JOIN_KEY={join}"), &image("agent")]);
     let mut agent = Server::spawn(command);
-    let client = Client::new(agent.address(), None);
+    let alone = Client::new(agent.address(), None);
     agent.wait_for_line("engine ready");
-    let answer = client.chat(&chat("What is the capital of France?")).await;
-    assert!(answer.content().contains("Paris"));
-    output(podman(folder.path()).args(["stop", "--time", "20", "agent"]));
-    assert_eq!(agent.ended().await, Some(0), "SIGTERM ends it in good order");
+    eventually("the node to join", async || {
+        (through.get("/readyz").await.status == 200).then_some(())
+    })
+    .await;
+    for client in [alone, through] {
+        let answer = client.chat(&chat("What is the capital of France?")).await;
+        assert!(answer.content().contains("Paris"));
+    }
+    for (name, server) in [("agent", &mut agent), ("gateway", &mut gateway)] {
+        output(podman(folder.path()).args(["stop", "--time", "20", name]));
+        assert_eq!(server.ended().await, Some(0), "SIGTERM ends the {name} in good order");
+    }
+}
+
+/// Creates a gateway's configuration in `etc`, for the user that the image names. Returns the API
+/// key and the join key.
+fn configure(folder: &Folder) -> (String, String) {
+    let etc = folder.path().join("etc");
+    let made = Command::new(binary("flotilla-gateway"))
+        .args(["init", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--dir"])
+        .arg(&etc)
+        .output()
+        .unwrap();
+    let made = String::from_utf8(made.stdout).unwrap();
+    let key = made.lines().find_map(|line| line.strip_prefix("API key, shown once: ")).unwrap();
+    output(Command::new("chown").args(["-R", "65532:65532"]).arg(&etc));
+    let join = std::fs::read_to_string(etc.join("join.key")).unwrap();
+    (key.to_string(), join.trim().to_string())
 }

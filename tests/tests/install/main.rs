@@ -4,19 +4,21 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stderr, reason = "skipped tests say so")]
 
+mod chart;
 mod fresh;
 mod images;
 mod release;
 mod script;
 mod system;
 
+use fleet_tests::tools::skipped;
 use rustix::process::geteuid;
 
 /// Whether this is root; says so where it is not.
 fn is_root() -> bool {
     let root = geteuid().is_root();
     if !root {
-        eprintln!("skipped: this test needs root");
+        skipped("this test needs root");
     }
     root
 }

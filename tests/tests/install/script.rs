@@ -106,6 +106,37 @@ fn what_was_changed_on_the_way_is_not_installed() {
 }
 
 #[test]
+fn a_program_that_does_not_run_here_does_not_replace_one_that_does() {
+    let Some(release) = Release::usual() else { return };
+    let home = Folder::new();
+    let copy = release.copy(home.path());
+    let name = format!("{}.tar.gz", archive());
+    let in_copy = |program: &str, arguments: &[&str]| {
+        output(Command::new(program).args(arguments).current_dir(&copy))
+    };
+    in_copy("tar", &["-xzf", &name]);
+    std::fs::write(copy.join(archive()).join("bin/flotilla-agent"), "#!/bin/sh\nexit 1\n").unwrap();
+    in_copy("tar", &["-czf", &name, &archive()]);
+    let script = std::fs::read_to_string(copy.join("install.sh")).unwrap();
+    let unsigned = script.lines().map(|line| match line.starts_with("PUBLIC_KEY=") {
+        true => "PUBLIC_KEY=''",
+        false => line,
+    });
+    std::fs::write(copy.join("install.sh"), unsigned.collect::<Vec<_>>().join("\n") + "\n")
+        .unwrap();
+    std::fs::write(copy.join("SHA256SUMS"), in_copy("sha256sum", &[&name])).unwrap();
+
+    std::fs::create_dir_all(home.path().join("opt/bin")).unwrap();
+    home.write("opt/bin/flotilla-agent", "old");
+    let ran = install(&copy, home.path(), &["--prefix", "opt", "agent"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.printed);
+    assert!(ran.printed.contains("flotilla-agent does not run here"), "{}", ran.printed);
+    let left = files(&home.path().join("opt/bin"));
+    assert_eq!(left, ["flotilla-agent 644"], "only the old one");
+    assert_eq!(std::fs::read(home.path().join("opt/bin/flotilla-agent")).unwrap(), b"old");
+}
+
+#[test]
 fn half_a_script_does_nothing() {
     let Some(release) = Release::usual() else { return };
     let home = Folder::new();

@@ -7,7 +7,7 @@ use fleet_tests::process::Folder;
 use fleet_tests::{eventually, root};
 use rustix::process::Pid;
 
-use fleet_tests::tools::has;
+use fleet_tests::tools::{has, skipped};
 
 use crate::is_root;
 use crate::release::own_architecture;
@@ -39,7 +39,7 @@ impl System {
         let made = Command::new(script).args([suite, architecture]).output().unwrap();
         if !made.status.success() {
             let why = String::from_utf8_lossy(&made.stderr).into_owned();
-            eprintln!("skipped: no Debian {suite}: {}", why.trim().lines().last().unwrap_or(""));
+            skipped(&format!("no Debian {suite}: {}", why.trim().lines().last().unwrap_or("")));
             return None;
         }
         let files = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());

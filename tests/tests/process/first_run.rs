@@ -68,7 +68,7 @@ impl User {
     /// Starts a node by a command that the gateway has printed.
     pub fn node(&self, command: &str) -> Server {
         let model = demo_model().display().to_string();
-        let command = command.replace("MODEL.gguf", &model);
+        let command = command.replace("serve MODEL ", &format!("serve {model} "));
         let assignments = command.split(' ').take_while(|word| word.contains('=')).count();
         let words: Vec<&str> = command.split(' ').collect();
         let (set, program) = words.split_at(assignments);
