@@ -406,7 +406,12 @@ impl Preparer {
             now,
             generation_prompt: chat.generation_prompt,
         };
-        template.render(&conversation).map_err(|error| Failure::Template(error.to_string()))
+        template.render(&conversation).map_err(|error| match error.is_of_conversation() {
+            true => Failure::Template(error.to_string()),
+            false => {
+                Failure::TemplateFailed { why: error.to_string(), is_own: chat.template.is_some() }
+            }
+        })
     }
 
     /// Compiles the template that a request brings.

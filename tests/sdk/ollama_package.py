@@ -24,6 +24,7 @@ def chats():
     answer = client.chat(**ASKED)
     assert answer.message.content == ANSWER and answer.done and answer.done_reason == "stop", answer
     assert answer.prompt_eval_count > 0 and answer.eval_count > 0, answer
+    assert answer.eval_duration > 0 and answer.total_duration >= answer.eval_duration, answer
 
 
 def streams_a_chat():

@@ -163,7 +163,10 @@ pub(crate) async fn admit(
     let (body, translation) =
         match translation::translate(*api, body, limits.body_bytes_max, *arrived, &sources)? {
             Translated::Request(body, translation) => (body, translation),
-            Translated::Reply(reply) => return Ok(Admission::Reply(reply)),
+            Translated::Reply(named, reply) => {
+                check_served(caller, &named.unwrap_or_default(), dispatcher)?;
+                return Ok(Admission::Reply(reply));
+            }
         };
     reading.grow_to(body.len(), limits.body_bytes_max)?;
     let api = api.served_by();
@@ -225,6 +228,16 @@ fn props_body(named: Option<String>, caller: &Caller, dispatcher: &Dispatcher) -
 fn without_tag<'a>(name: &'a str, dispatcher: &Dispatcher) -> &'a str {
     let untagged = ollama::without_latest(name);
     if untagged.len() < name.len() && !dispatcher.serves(name) { untagged } else { name }
+}
+
+/// Checks the model of a request that no endpoint sees.
+fn check_served(caller: &Caller, named: &str, dispatcher: &Dispatcher) -> Result<(), Error> {
+    let known = without_tag(named, dispatcher);
+    let model = model(caller, known)?;
+    match dispatcher.serves(model.as_deref().unwrap_or(known)) {
+        true => Ok(()),
+        false => Err(Error::UnknownModel(named.into())),
+    }
 }
 
 /// The model that `name` stands for, if it is an alias; `None` if `name` is the model itself.

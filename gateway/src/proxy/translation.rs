@@ -32,8 +32,8 @@ pub(crate) struct Translation {
 pub(crate) enum Translated {
     /// An endpoint gets this body; its response is translated if need be.
     Request(Bytes, Option<Translation>),
-    /// It needs no endpoint; the response.
-    Reply(Vec<u8>),
+    /// It needs no endpoint: the model that it names, and the response.
+    Reply(Option<String>, Vec<u8>),
 }
 
 /// What a translation needs to know.
@@ -68,7 +68,9 @@ pub(crate) fn translate(
     let translated = inference_translation::translate(api, &body, origin, sources.stored);
     let translated = match translated.map_err(Error::Invalid)? {
         inference_translation::Translation::Request(translated) => translated,
-        inference_translation::Translation::Reply(reply) => return Ok(Translated::Reply(reply)),
+        inference_translation::Translation::Reply { model, body } => {
+            return Ok(Translated::Reply(model, body));
+        }
     };
     let body = if names_no_model(api) {
         with_model(translated.body.into(), sources.only_model)

@@ -6,9 +6,9 @@ use flotilla_listeners::request_head::drop_trailing_slash;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 use inference_protocol::fleet::JOIN_PATH;
-use inference_protocol::openai::ErrorDetail;
-use inference_translation::ollama;
+use inference_translation::messages::models as anthropic;
 use inference_translation::store::Path;
+use inference_translation::{ClientApi, ollama};
 
 use super::models::{self, Listing};
 use super::responses;
@@ -17,7 +17,7 @@ use crate::context::Gateway;
 use crate::control::health::status;
 use crate::control::{join, only};
 use crate::proxy;
-use crate::types::api::RequestedApi;
+use crate::types::api::{Api, RequestedApi};
 use crate::types::error::Error;
 use crate::types::request_context::RequestContext;
 use crate::types::response::{self, Body};
@@ -39,7 +39,7 @@ pub(crate) async fn serve(
     if path == "/props" && request.method() == Method::GET {
         return proxy::serve(gateway, context, RequestedApi::PROPS, request, None).await;
     }
-    let format = Format::of(path);
+    let format = error_format(api, &request);
     let answered = match path {
         _ if api.is_some() => Err(Error::Method("POST")),
         path if path == JOIN_PATH => {
@@ -50,7 +50,7 @@ pub(crate) async fn serve(
         path if let Some(path) = Path::at(path) => responses::serve(&gateway, &request, path),
         _ => look(&gateway, &request),
     };
-    answered.unwrap_or_else(|error| format.error(&error))
+    answered.unwrap_or_else(|error| response::error_for(format, &error, context.id().as_str()))
 }
 
 /// Handles read-only requests.
@@ -68,24 +68,15 @@ fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>
     }
 }
 
-/// Whose error format the clients of a path read.
-#[derive(Debug, Clone, Copy)]
-enum Format {
-    OpenAi,
-    Ollama,
-}
-
-impl Format {
-    fn of(path: &str) -> Self {
-        if path.starts_with("/api/") { Self::Ollama } else { Self::OpenAi }
-    }
-
-    fn error(self, error: &Error) -> Response<Body> {
-        match self {
-            Self::OpenAi => response::error(error),
-            Self::Ollama => {
-                response::error_with(error, |detail: &ErrorDetail| ollama::error_body(detail))
-            }
+/// The API in whose format the client of a request reads errors.
+fn error_format<B>(api: Option<RequestedApi>, request: &Request<B>) -> RequestedApi {
+    let is_anthropic = request.headers().contains_key(anthropic::VERSION_HEADER);
+    match api {
+        Some(api) => api,
+        None if request.uri().path().starts_with("/api/") => {
+            RequestedApi::Translated(ClientApi::OllamaChat)
         }
+        None if is_anthropic => RequestedApi::Translated(ClientApi::Messages),
+        None => RequestedApi::Native(Api::ChatCompletions),
     }
 }

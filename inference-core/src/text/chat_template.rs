@@ -37,6 +37,7 @@ pub(crate) use control::Control;
 pub use control::{opens_reasoning, segments};
 pub use error::TemplateError;
 
+use environment::Raised;
 use input::ParsedChat;
 
 /// Maximum length of a template's source in bytes; those of known models have less than 64 KiB.
@@ -231,8 +232,10 @@ impl Compiled {
 type Message = Map<String, Json>;
 
 fn explain(error: Error) -> TemplateError {
+    let is_raised = std::error::Error::source(&error).is_some_and(|source| source.is::<Raised>());
     match (error.kind(), error.detail()) {
         (ErrorKind::OutOfFuel, _) => TemplateError::Endless,
+        (_, Some(message)) if is_raised => TemplateError::Raised(message.into()),
         (ErrorKind::InvalidOperation, Some(detail)) => TemplateError::Rendering(detail.into()),
         _ => TemplateError::Rendering(error.to_string()),
     }

@@ -1,5 +1,6 @@
 //! What becomes of each field of a request.
 
+use inference_protocol::openai::{Endpoint, Unsupported};
 use serde_json::Value;
 
 use crate::fault::{Fault, Fields};
@@ -48,6 +49,19 @@ pub(crate) fn refuse_rejected(fields: &Fields, table: &[Field]) -> Result<(), Fa
         let known = table.iter().find(|field| field.name == name);
         if let Some(Field { note, .. }) = known.filter(|field| field.effect == Effect::Rejected) {
             return Err(Fault::of(name, format!("it is not supported: {note}")));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a request that sets a field of other servers' chat completions, unless it is one of this
+/// API (`own`): as if it were absent would be worse.
+pub(crate) fn refuse_unsupported(fields: &Fields, own: &[&[Field]]) -> Result<(), Fault> {
+    let is_own = |name: &str| own.iter().any(|table| table.iter().any(|field| field.name == name));
+    for (name, value) in fields.0.iter().filter(|(name, _)| !is_own(name)) {
+        let row = Unsupported::find(name).filter(|row| row.at.contains(&Endpoint::Chat));
+        if let Some(row) = row.filter(|row| !row.is_neutral(value)) {
+            return Err(Fault::of(name, format!("it is not supported: {}", row.instead)));
         }
     }
     Ok(())

@@ -56,8 +56,13 @@ pub struct Origin {
 pub enum Translation {
     /// An API of nodes serves it.
     Request(Translated),
-    /// It needs no endpoint, such as one by which Ollama's clients load a model: the response.
-    Reply(Vec<u8>),
+    /// It needs no endpoint, such as one by which Ollama's clients load a model.
+    Reply {
+        /// The model that it names, which the caller checks.
+        model: Option<String>,
+        /// The response.
+        body: Vec<u8>,
+    },
 }
 
 /// A translated request.
@@ -86,7 +91,8 @@ pub fn translate(
 ) -> Result<Translation, ParseError> {
     let fields = read_object(body)?;
     if let Some(load) = ollama::load_request(api, &fields) {
-        return Ok(Translation::Reply(load.reply(origin)));
+        let body = load.reply(origin);
+        return Ok(Translation::Reply { model: Some(load.model), body });
     }
     let (body, format): (_, Box<dyn Format>) = match api {
         ClientApi::Messages => {
@@ -111,7 +117,7 @@ pub fn translate(
         ClientApi::OllamaEmbed | ClientApi::OllamaEmbeddings => {
             let (request, writer) = ollama::embed::read(api, fields)?;
             if request.input.is_empty() {
-                return Ok(Translation::Reply(writer.empty()));
+                return Ok(Translation::Reply { body: writer.empty(), model: request.model });
             }
             (request.body(), Box::new(writer))
         }
@@ -284,6 +290,6 @@ pub(crate) fn translated(
 ) -> Result<Translated, ParseError> {
     match translate(api, body, origin, &|_| None)? {
         Translation::Request(translated) => Ok(translated),
-        Translation::Reply(reply) => panic!("{}", String::from_utf8_lossy(&reply)),
+        Translation::Reply { body, .. } => panic!("{}", String::from_utf8_lossy(&body)),
     }
 }

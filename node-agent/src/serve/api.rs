@@ -29,6 +29,7 @@ use inference_translation::messages::models;
 use inference_translation::ollama;
 use inference_translation::rerank;
 use inference_translation::store::Path;
+use percent_encoding::percent_decode_str;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -49,11 +50,13 @@ pub(super) async fn serve(
 ) -> Response<Body> {
     drop_trailing_slash(&mut request);
     let path = request.uri().path();
-    let (translated, is_ollama) = (ClientApi::at(path), path.starts_with("/api/"));
-    match (route(&node, link, request).await, translated) {
+    // Whose format of errors the client reads.
+    let format = ClientApi::at(path)
+        .or_else(|| path.starts_with("/api/").then_some(ClientApi::OllamaChat))
+        .or_else(|| is_anthropic(&request).then_some(ClientApi::Messages));
+    match (route(&node, link, request).await, format) {
         (Ok(response), _) => response,
         (Err(error), Some(api)) => response::error_for(api, &error),
-        (Err(error), None) if is_ollama => response::error_for(ClientApi::OllamaChat, &error),
         (Err(error), None) => response::error(&error),
     }
 }
@@ -121,7 +124,7 @@ async fn route(
             (Some(id), _) => {
                 authenticate(node, link, &request)?;
                 check_method(&request, "GET, HEAD")?;
-                check_model(node, Some(id))?;
+                check_model(node, Some(&percent_decode_str(id).decode_utf8_lossy()))?;
                 Ok(listing::one(node, is_anthropic(&request)))
             }
             (None, Some(operation)) => {

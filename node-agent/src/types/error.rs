@@ -38,6 +38,12 @@ pub(crate) enum Error {
     UnknownResponse(String),
     /// The engine rejected the request or failed on it.
     Engine(Failure),
+    /// The engine rejected the request's constraint.
+    Constraint {
+        /// The field that has it.
+        param: &'static str,
+        failure: Failure,
+    },
     /// The engine accepts no requests at the moment.
     NotAccepted(NotAccepted),
     /// The engine died while it worked on the request.
@@ -57,7 +63,7 @@ impl Error {
             Self::InvalidChunks => 400,
             Self::EncodedBody => 415,
             Self::Malformed(_) | Self::Translation(_) | Self::Invalid { .. } => 400,
-            Self::Engine(failure) => match failure {
+            Self::Engine(failure) | Self::Constraint { failure, .. } => match failure {
                 Failure::ContextExceeded { .. }
                 | Failure::EmptyPrompt
                 | Failure::Untokenizable
@@ -73,7 +79,8 @@ impl Error {
                 | Failure::NoEmbeddings
                 | Failure::NoRanking
                 | Failure::InputTooLong { .. }
-                | Failure::Template(_) => 400,
+                | Failure::Template(_)
+                | Failure::TemplateFailed { .. } => 400,
                 Failure::TooLarge => 413,
                 Failure::QueueFull => 429,
                 Failure::Decode(_) => 500,
@@ -98,7 +105,7 @@ impl Error {
             Self::Malformed(e) if e.param.is_none() => "invalid_json",
             Self::Malformed(_) | Self::Translation(_) | Self::Invalid { .. } => "invalid_value",
             Self::UnknownModel { .. } => "model_not_found",
-            Self::Engine(failure) => match failure {
+            Self::Engine(failure) | Self::Constraint { failure, .. } => match failure {
                 Failure::ContextExceeded { .. } => "context_length_exceeded",
                 Failure::EmptyPrompt => "empty_prompt",
                 Failure::Untokenizable => "untokenizable",
@@ -113,7 +120,7 @@ impl Error {
                 Failure::NoEmbeddings => "no_embeddings",
                 Failure::NoRanking => "no_ranking",
                 Failure::InputTooLong { .. } => "input_too_long",
-                Failure::Template(_) => "chat_template_error",
+                Failure::Template(_) | Failure::TemplateFailed { .. } => "chat_template_error",
                 Failure::TooLarge => "request_too_large",
                 Failure::QueueFull => "queue_full",
                 Failure::Decode(_) => "engine_error",
@@ -142,7 +149,7 @@ impl Error {
     pub(crate) fn param(&self) -> Option<String> {
         match self {
             Self::Malformed(e) | Self::Translation(e) => e.param.clone(),
-            Self::Invalid { param, .. } => Some((*param).into()),
+            Self::Invalid { param, .. } | Self::Constraint { param, .. } => Some((*param).into()),
             Self::UnknownModel { .. } => Some("model".into()),
             Self::Engine(Failure::ContextExceeded { chat: true, .. }) => Some("messages".into()),
             Self::Engine(
@@ -158,6 +165,9 @@ impl Error {
                 Some("model".into())
             }
             Self::Engine(Failure::Template(_)) => Some("messages".into()),
+            Self::Engine(Failure::TemplateFailed { is_own: true, .. }) => {
+                Some("chat_template".into())
+            }
             _ => None,
         }
     }
@@ -214,7 +224,7 @@ impl std::fmt::Display for Error {
             Self::UnknownModel { asked, served } => {
                 write!(f, "this node does not serve the model '{asked}'; it serves '{served}'")
             }
-            Self::Engine(failure) => write!(f, "{failure}"),
+            Self::Engine(failure) | Self::Constraint { failure, .. } => write!(f, "{failure}"),
             Self::NotAccepted(NotAccepted::Loading) => {
                 write!(f, "the model is still loading; try again later")
             }

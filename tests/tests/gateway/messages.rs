@@ -118,6 +118,12 @@ async fn errors_have_anthropics_format_wherever_they_arise() {
     let mut a = gateway.node("a", 1).await;
     let answer = gateway.client.post(PATH, request(json!({"model": "other"}))).await;
     assert_eq!(kind(answer), expected(404, "not_found_error"));
+    assert_eq!(kind(gateway.client.get(PATH).await), expected(405, "not_found_error"));
+    let versioned = gateway.client.with_header("anthropic-version", "2023-06-01");
+    for path in ["/v1/models/other", "/v1/nothing"] {
+        assert_eq!(kind(versioned.get(path).await), expected(404, "not_found_error"));
+        assert!(gateway.client.get(path).await.json()["type"].is_null(), "OpenAI's for others");
+    }
 
     // A node's own refusal, before and after the head of the response.
     for fields in [json!({}), json!({"stream": true})] {

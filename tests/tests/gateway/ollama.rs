@@ -52,6 +52,15 @@ async fn a_model_is_loaded_without_a_node_and_embeddings_go_to_one() {
     assert_eq!((load.status, &load.json()["done_reason"]), (200, &json!("load")));
     let none = posts(&gateway, "/api/embed", json!({"model": "flotilla-demo", "input": []}));
     assert_eq!(none.await.unwrap().json()["embeddings"], json!([]));
+    // Of a model that nobody serves there is nothing to load.
+    for (path, body) in [
+        ("/api/generate", json!({"model": "another"})),
+        ("/api/chat", json!({"model": "another", "messages": []})),
+        ("/api/embed", json!({"model": "another", "input": []})),
+    ] {
+        let refused = posts(&gateway, path, body.clone()).await.unwrap();
+        assert_eq!(refused.status, 404, "{path} {body}");
+    }
     assert!(a.is_asked().is_none());
 
     let embedding = posts(&gateway, "/api/embed", json!({"model": "flotilla-demo", "input": "x"}));

@@ -62,6 +62,26 @@ async fn requests_bring_a_template_where_the_operator_allows_it() {
 }
 
 #[tokio::test]
+async fn a_template_that_fails_is_to_blame_and_not_the_messages() {
+    let broken = "{{ messages | nothing }}";
+    let refusing = "{{ raise_exception('roles must alternate') }}";
+    let agent = Agent::start(&["--allow-chat-template", "--chat-template", broken]).await;
+    for (own, param, said) in [
+        (None, Value::Null, "the chat template of this model failed"),
+        (Some(broken), json!("chat_template"), "the chat template of the request failed"),
+        (Some(refusing), json!("messages"), "refused the messages: roles must alternate"),
+    ] {
+        let mut request = chat("Hello");
+        request["chat_template"] = json!(own);
+        let refused = agent.client.chat(&request).await;
+        assert_eq!((refused.status, refused.error_code().as_str()), (400, "chat_template_error"));
+        let error = refused.json()["error"].clone();
+        assert_eq!(error["param"], param, "{error}");
+        assert!(error["message"].as_str().unwrap().contains(said), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn chatml_replaces_a_missing_template_only_where_the_operator_says_so() {
     let folder = Folder::new();
     let model = without_template(&folder);

@@ -6,6 +6,7 @@ use fleet_tests::chat;
 use fleet_tests::frames::{END_HEADERS, END_STREAM, frame, hello, kind, literal, request, take};
 use fleet_tests::process::{Agent, Fleet};
 use fleet_tests::raw::{Raw, statuses};
+use serde_json::Value;
 
 /// A real gateway with a real node, and a client of each.
 struct Both {
@@ -186,6 +187,26 @@ async fn a_slash_at_the_end_of_a_path_is_ignored() {
     }
     both.expect(&both.get("/v1/models//", ""), 404, &[]).await;
     both.expect(&both.get("/v1/nothing/", ""), 404, &["unknown_url"]).await;
+}
+
+#[tokio::test]
+async fn names_of_models_in_paths_may_be_percent_encoded() {
+    let fleet = Fleet::start("").await;
+    let node = fleet.join("a", &["--model-name", "org/model ü"]).await;
+    for client in [&node.client, &fleet.client] {
+        for path in ["/v1/models/org%2Fmodel%20%C3%BC", "/v1/models/org/model%20%c3%bc"] {
+            let found = client.get(path).await;
+            assert_eq!(
+                (found.status, &found.json()["id"]),
+                (200, &Value::from("org/model ü")),
+                "{path}"
+            );
+        }
+        for path in ["/v1/models/org%2Fmodel", "/v1/models/%FF", "/v1/models/%"] {
+            let unknown = client.get(path).await;
+            assert_eq!((unknown.status, unknown.error_code()), (404, "model_not_found".into()));
+        }
+    }
 }
 
 #[tokio::test]

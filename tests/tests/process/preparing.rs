@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fleet_tests::client::Client;
-use fleet_tests::process::{Agent, Folder};
+use fleet_tests::process::{Agent, Fleet, Folder};
 use fleet_tests::{chat, eventually};
 use inference_protocol::fleet::TENANT_HEADER;
 use serde_json::json;
@@ -65,4 +65,38 @@ async fn a_chat_that_cannot_fit_is_refused_once_for_all_its_choices() {
         (agent.metric("node_engine_requests_in_flight").await == 0.0).then_some(())
     })
     .await;
+}
+
+/// Claude Code sends this block before the system prompt, with another number in each request.
+fn billing(number: usize) -> String {
+    format!(
+        "x-anthropic-billing-header: cc_version=2.1.197.{number:03x}; cc_entrypoint=cli; cch={number:05x};"
+    )
+}
+
+#[tokio::test]
+async fn requests_that_differ_only_in_a_billing_header_share_nearly_all_of_their_prompt() {
+    let fleet = Fleet::start("").await;
+    let _node = fleet.join("a", &[]).await;
+    let system = "Answer in one word. ".repeat(40);
+    for as_blocks in [true, false] {
+        let ask = async |number: usize| {
+            let system = match as_blocks {
+                true => json!([{"type": "text", "text": billing(number)},
+                    {"type": "text", "text": format!("{as_blocks} {system}")}]),
+                false => json!(format!("{}\n{as_blocks} {system}", billing(number))),
+            };
+            let request = json!({"model": "flotilla-demo", "max_tokens": 4, "system": system,
+                "messages": [{"role": "user", "content": "What is the capital of France?"}]});
+            let answer = fleet.client.post("/v1/messages", request.to_string()).await;
+            let usage = answer.json()["usage"].clone();
+            let count = |name: &str| usage[name].as_f64().unwrap_or_else(|| panic!("{usage}"));
+            let (read, rest) = (count("cache_read_input_tokens"), count("input_tokens"));
+            assert!(read + rest > 200.0, "{usage}");
+            read / (read + rest)
+        };
+        ask(1).await;
+        let cached = ask(2).await;
+        assert!(cached >= 0.95, "{cached} is cached");
+    }
 }

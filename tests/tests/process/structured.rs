@@ -83,7 +83,12 @@ async fn forms_that_cannot_be_enforced_are_refused_before_anything_is_generated(
         (schema(json!({"type": "sun"})), "invalid_json_schema", "response_format"),
         (json!({"grammar": "root ::= missing"}), "invalid_grammar", "grammar"),
         (json!({"grammar": "root ::= \"a\"{1,1000000}"}), "invalid_grammar", "grammar"),
-        (json!({"guided_regex": "("}), "invalid_grammar", "grammar"),
+        (json!({"guided_regex": "("}), "invalid_grammar", "guided_regex"),
+        (
+            json!({"structured_outputs": {"regex": "("}}),
+            "invalid_grammar",
+            "structured_outputs.regex",
+        ),
         (json!({"tool_choice": "required"}), "invalid_value", "tool_choice"),
         (json!({"tools": [{"type": "function"}]}), "invalid_value", "tools[0].function"),
     ] {

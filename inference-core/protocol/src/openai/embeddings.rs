@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Prompt;
+use super::numbers::whole;
 
 /// What `POST /v1/embeddings` reads.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -16,6 +17,7 @@ pub struct EmbeddingsRequest {
     /// `float` or `base64`.
     pub encoding_format: Option<String>,
     /// Shorten embeddings to their first dimensions.
+    #[serde(default, deserialize_with = "whole")]
     pub dimensions: Option<usize>,
 }
 
@@ -29,6 +31,7 @@ pub struct RerankRequest {
     /// The documents.
     pub documents: Vec<Document>,
     /// How many of the best documents to return; absent returns all.
+    #[serde(default, deserialize_with = "whole")]
     #[schemars(range(min = 1))]
     pub top_n: Option<usize>,
     /// Return the documents with their scores.

@@ -4,23 +4,24 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::numbers::whole;
+use super::numbers::{maybe_wholes, whole, whole_lists, wholes};
 
 /// Sampling and length, shared by chat and text completions and read from the same body
 /// in a second pass (a flattened field would lose its path in errors). `null` is the default.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 pub struct SamplingFields {
-    /// Sampling temperature; 0 is greedy; default 1.
-    #[schemars(range(min = 0, max = 2), extend("default" = 1))]
+    /// Sampling temperature; 0 is greedy; default 0.8.
+    #[schemars(range(min = 0, max = 2), extend("default" = 0.8))]
     pub temperature: Option<f32>,
-    /// Nucleus: smallest set of tokens with this probability; default 1.
-    #[schemars(range(min = 0, max = 1), extend("default" = 1))]
+    /// Nucleus: smallest set of tokens with this probability; 1 is off; default 0.95.
+    #[schemars(range(min = 0, max = 1), extend("default" = 0.95))]
     pub top_p: Option<f32>,
-    /// Sample from the k most likely tokens only; 0, -1 or absent is off.
+    /// Sample from the k most likely tokens only; 0 or -1 is off; default 40.
     #[serde(default, deserialize_with = "whole")]
+    #[schemars(extend("default" = 40))]
     pub top_k: Option<i64>,
-    /// Minimum probability relative to the most likely token; default 0.
-    #[schemars(range(min = 0, max = 1), extend("default" = 0))]
+    /// Minimum probability relative to the most likely token; 0 is off; default 0.05.
+    #[schemars(range(min = 0, max = 1), extend("default" = 0.05))]
     pub min_p: Option<f32>,
     /// Seed of the sampler; absent is random.
     #[serde(default, deserialize_with = "whole")]
@@ -36,6 +37,7 @@ pub struct SamplingFields {
     /// Up to 16 strings that end the response.
     pub stop: Option<OneOrMany>,
     /// Tokens that end the response and are not part of its text.
+    #[serde(default, deserialize_with = "maybe_wholes")]
     #[schemars(length(max = 64))]
     pub stop_token_ids: Option<Vec<u32>>,
     /// llama-server's: end the response at the first line after the first one that begins with
@@ -103,6 +105,7 @@ pub struct SamplingFields {
     #[schemars(length(max = 64))]
     pub bad_words: Option<Vec<String>>,
     /// The only tokens that may be generated.
+    #[serde(default, deserialize_with = "maybe_wholes")]
     #[schemars(length(max = 65536))]
     pub allowed_token_ids: Option<Vec<u32>>,
     /// False computes the whole prompt, without the cached prefix; default true.
@@ -343,9 +346,9 @@ pub enum Prompt {
     /// `["text", "text"]`
     Texts(Vec<String>),
     /// `[1, 2, 3]`
-    Tokens(Vec<u32>),
+    Tokens(#[serde(deserialize_with = "wholes")] Vec<u32>),
     /// `[[1, 2], [3]]`
-    Lists(Vec<Vec<u32>>),
+    Lists(#[serde(deserialize_with = "whole_lists")] Vec<Vec<u32>>),
     /// `["text", [3]]`
     Mixed(Vec<PromptEntry>),
 }
@@ -357,5 +360,5 @@ pub enum PromptEntry {
     /// `"text"`
     Text(String),
     /// `[1, 2]`
-    Tokens(Vec<u32>),
+    Tokens(#[serde(deserialize_with = "wholes")] Vec<u32>),
 }

@@ -5,6 +5,8 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::numbers::wholes;
+
 /// `POST /tokenize`: llama-server's `content`, or vLLM's `prompt` or `messages`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct Tokenize {
@@ -49,6 +51,7 @@ pub struct PropsRequest {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 pub struct Detokenize {
     /// Tokens.
+    #[serde(deserialize_with = "wholes")]
     pub tokens: Vec<u32>,
 }
 

@@ -83,9 +83,21 @@ fn add_functions(environment: &mut Environment<'static>) {
     );
 }
 
+/// Source of an error that a template raised itself.
+#[derive(Debug)]
+pub(super) struct Raised;
+
+impl std::fmt::Display for Raised {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the template raised it")
+    }
+}
+
+impl std::error::Error for Raised {}
+
 /// Ends the rendering with the template's own error message.
 fn raise_exception(message: &Value) -> Result<Value, Error> {
-    Err(invalid(repr::to_str(message)))
+    Err(invalid(repr::to_str(message)).with_source(Raised))
 }
 
 /// `dict(mapping_or_pairs, **more)`.

@@ -16,7 +16,9 @@ pub enum TemplateError {
     Conversation(String),
     /// The last message cannot be continued.
     NotContinuable(&'static str),
-    /// The template's own message if it raised one, or the renderer's.
+    /// The template raised this message.
+    Raised(String),
+    /// The template could not be rendered: the renderer's message.
     Rendering(String),
     /// Rendering does not end.
     Endless,
@@ -28,6 +30,23 @@ pub enum TemplateError {
     Panicked,
 }
 
+impl TemplateError {
+    /// True if another conversation may be rendered; otherwise the template is to blame.
+    pub fn is_of_conversation(&self) -> bool {
+        match self {
+            Self::Conversation(_) | Self::NotContinuable(_) | Self::Raised(_) | Self::TooLarge => {
+                true
+            }
+            Self::SourceTooLong(_)
+            | Self::ToolUse(_)
+            | Self::Rendering(_)
+            | Self::Endless
+            | Self::BrokenText
+            | Self::Panicked => false,
+        }
+    }
+}
+
 impl std::fmt::Display for TemplateError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -35,7 +54,7 @@ impl std::fmt::Display for TemplateError {
                 write!(f, "it has {bytes} bytes; {SOURCE_BYTES_MAX} are allowed")
             }
             Self::ToolUse(error) => write!(f, "tool_use: {error}"),
-            Self::Conversation(why) | Self::Rendering(why) => f.write_str(why),
+            Self::Conversation(why) | Self::Raised(why) | Self::Rendering(why) => f.write_str(why),
             Self::NotContinuable(why) => f.write_str(why),
             Self::Endless => f.write_str("it does not end"),
             Self::TooLarge => f.write_str(TOO_LARGE),

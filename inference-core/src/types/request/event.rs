@@ -69,8 +69,15 @@ pub enum Failure {
     },
     /// The model was not trained for fill-in-the-middle.
     NoInfill,
-    /// The chat template refused the messages, or could not be rendered.
+    /// The chat template refused the messages.
     Template(String),
+    /// The chat template could not be rendered.
+    TemplateFailed {
+        /// The renderer's message.
+        why: String,
+        /// True if the request brought the template.
+        is_own: bool,
+    },
     /// The queue is full.
     QueueFull,
     /// The model could not be run; other requests continue.
@@ -134,6 +141,14 @@ impl std::fmt::Display for Failure {
                 "this model has no tokens for filling a gap; leave suffix out or use a model for code"
             ),
             Self::Template(why) => write!(f, "the chat template refused the messages: {why}"),
+            Self::TemplateFailed { why, is_own: true } => {
+                write!(f, "the chat template of the request failed: {why}")
+            }
+            Self::TemplateFailed { why, is_own: false } => write!(
+                f,
+                "the chat template of this model failed: {why}; start the agent with another one \
+                 (--chat-template-file) or use /v1/completions"
+            ),
             Self::QueueFull => write!(f, "too many requests wait for this engine"),
             Self::Decode(why) => write!(f, "the model could not be run: {why}"),
             Self::TooLarge => {

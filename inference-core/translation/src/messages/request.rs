@@ -8,7 +8,7 @@ use crate::conversation::{
     AssistantMessage, Call, Conversation, Format, Message, Reasoning, Sampling, Tool, ToolChoice,
 };
 use crate::fault::{Fault, Fields, expected, list, text};
-use crate::fields::refuse_rejected;
+use crate::fields::{refuse_rejected, refuse_unsupported};
 
 /// Reads the body of a request.
 pub(crate) fn read(mut body: Fields) -> Result<Conversation, Fault> {
@@ -22,6 +22,7 @@ pub(crate) fn read(mut body: Fields) -> Result<Conversation, Fault> {
 /// Reads everything but the length of the response.
 pub(crate) fn read_prompt(mut body: Fields) -> Result<Conversation, Fault> {
     refuse_rejected(&body, FIELDS)?;
+    refuse_unsupported(&body, &[FIELDS])?;
     let system = body.read("system", system)?.filter(|text| !text.is_empty());
     let mut messages = Vec::from_iter(system.map(Message::System));
     for turn in body.list("messages", turn)?.ok_or_else(|| Fault::missing("messages"))? {

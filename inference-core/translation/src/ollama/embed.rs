@@ -106,7 +106,7 @@ impl Writer {
 #[derive(Debug, Serialize)]
 pub(crate) struct Request {
     #[serde(skip_serializing_if = "Option::is_none")]
-    model: Option<String>,
+    pub(crate) model: Option<String>,
     /// The texts; none if there is nothing to embed.
     pub(crate) input: Vec<String>,
     encoding_format: &'static str,

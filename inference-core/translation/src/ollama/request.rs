@@ -50,6 +50,8 @@ fn common(body: &mut Fields) -> Result<Conversation, Fault> {
         conversation.top_logprobs = Some(body.count("top_logprobs")?.unwrap_or(0));
     }
     body.read("options", |value| options::read(value, &mut conversation))?;
+    // Clients compute the speed from the durations of a response.
+    conversation.extra.insert("timings".into(), true.into());
     Ok(conversation)
 }
 

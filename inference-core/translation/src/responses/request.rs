@@ -11,7 +11,7 @@ use super::tools::{Offered, Toolbox};
 use super::{BACKGROUND, FIELDS, references};
 use crate::conversation::{Conversation, Format, Reasoning, Sampling};
 use crate::fault::{Fault, Fields, expected, list, text};
-use crate::fields::refuse_rejected;
+use crate::fields::{refuse_rejected, refuse_unsupported};
 use crate::json;
 use crate::store::{Stored, Turn};
 use crate::writer::Lookup;
@@ -39,7 +39,7 @@ pub(crate) struct Turns {
 }
 
 /// Fields that chat completions have and OpenAI's Responses API has not, in order.
-const EXTRA: [&str; 36] = [
+const EXTRA: [&str; 40] = [
     "allowed_token_ids",
     "bad_words",
     "cache_prompt",
@@ -56,6 +56,7 @@ const EXTRA: [&str; 36] = [
     "guided_choice",
     "guided_grammar",
     "guided_json",
+    "guided_json_object",
     "guided_regex",
     "ignore_eos",
     "json_schema",
@@ -64,6 +65,7 @@ const EXTRA: [&str; 36] = [
     "min_tokens",
     "presence_penalty",
     "reasoning_budget",
+    "reasoning_budget_tokens",
     "regex",
     "repeat_last_n",
     "repeat_penalty",
@@ -71,6 +73,8 @@ const EXTRA: [&str; 36] = [
     "seed",
     "stop_token_ids",
     "structured_outputs",
+    "thinking_budget_tokens",
+    "thinking_token_budget",
     "top_n_sigma",
     "typ_p",
     "typical_p",
@@ -86,6 +90,7 @@ pub(crate) fn read(
 ) -> Result<(Conversation, Asked), ParseError> {
     refuse_rejected(&body, FIELDS)?;
     refuse_rejected(&body, BACKGROUND)?;
+    refuse_unsupported(&body, &[FIELDS, BACKGROUND])?;
     let echo = Echo::of(&body.0);
     let mut tools = Toolbox::default();
     body.list("tools", |tool| tools.add(tool))?;

@@ -65,7 +65,7 @@ fn check(
     Ok(CheckedRequest {
         shape: Shape::Chat,
         parameters,
-        is_output_split: is_output_split(&chat, constraint.as_ref(), &tools),
+        is_output_split: is_output_split(&chat, constraint.as_ref().map(|(_, is)| is), &tools),
         constraint,
         tools,
         is_streamed: chat.stream.unwrap_or(false),

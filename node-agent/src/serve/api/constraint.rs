@@ -7,8 +7,12 @@ use serde_json::Value;
 use super::sampling::invalid;
 use crate::types::error::Error;
 
-/// The constraint of a request, if it has one; two of them are an error.
-pub(super) fn from_fields(fields: ConstraintFields) -> Result<Option<Constraint>, Error> {
+/// A constraint, and the field that has it.
+pub(super) type FieldConstraint = (&'static str, Constraint);
+
+/// The constraint of a request, if it has one; two different ones are an error.
+pub(super) fn from_fields(fields: ConstraintFields) -> Result<Option<FieldConstraint>, Error> {
+    let of_object = fields.structured_outputs.map(from_structured_outputs).transpose()?.flatten();
     let gbnf = |text: Option<String>| text.filter(|g| !g.is_empty()).map(Constraint::Gbnf);
     let found = [
         (
@@ -23,19 +27,16 @@ pub(super) fn from_fields(fields: ConstraintFields) -> Result<Option<Constraint>
         ("guided_regex", fields.guided_regex.map(Constraint::Regex)),
         ("regex", fields.regex.map(Constraint::Regex)),
         ("guided_choice", fields.guided_choice.map(Constraint::Choice)),
-        (
-            "structured_outputs",
-            fields.structured_outputs.map(from_structured_outputs).transpose()?.flatten(),
-        ),
     ];
-    only_one(found.into_iter(), |first, second| {
+    let found = found.into_iter().filter_map(|(name, found)| Some((name, found?)));
+    only_one(found.chain(of_object), |first, second| {
         let message = format!("{second} cannot be used together with {first}");
         invalid(second, &message)
     })
 }
 
 /// vLLM's object holds exactly one constraint.
-fn from_structured_outputs(outputs: StructuredOutputs) -> Result<Option<Constraint>, Error> {
+fn from_structured_outputs(outputs: StructuredOutputs) -> Result<Option<FieldConstraint>, Error> {
     let param = "structured_outputs";
     let unsupported = [
         ("disable_any_whitespace", outputs.disable_any_whitespace == Some(true)),
@@ -48,27 +49,27 @@ fn from_structured_outputs(outputs: StructuredOutputs) -> Result<Option<Constrai
         return Err(invalid(param, &message));
     }
     let found = [
-        ("json", outputs.json.map(|schema| lenient_schema(&schema))),
-        ("json_object", json_object(outputs.json_object)),
-        ("regex", outputs.regex.map(Constraint::Regex)),
-        ("choice", outputs.choice.map(Constraint::Choice)),
-        ("grammar", outputs.grammar.and_then(grammar)),
+        ("structured_outputs.json", outputs.json.map(|schema| lenient_schema(&schema))),
+        ("structured_outputs.json_object", json_object(outputs.json_object)),
+        ("structured_outputs.regex", outputs.regex.map(Constraint::Regex)),
+        ("structured_outputs.choice", outputs.choice.map(Constraint::Choice)),
+        ("structured_outputs.grammar", outputs.grammar.and_then(grammar)),
     ];
-    only_one(found.into_iter(), |first, second| {
-        let message = format!("{param} has both {first} and {second}: give one of them");
-        invalid(param, &message)
+    let found = found.into_iter().filter_map(|(name, found)| Some((name, found?)));
+    only_one(found, |first, second| {
+        invalid(param, &format!("{second} cannot be used together with {first}"))
     })
 }
 
+/// One constraint may have several names.
 fn only_one(
-    found: impl Iterator<Item = (&'static str, Option<Constraint>)>,
+    mut given: impl Iterator<Item = FieldConstraint>,
     two: impl FnOnce(&'static str, &'static str) -> Error,
-) -> Result<Option<Constraint>, Error> {
-    let mut given = found.filter_map(|(name, found)| Some((name, found?)));
-    let first = given.next();
-    match (first, given.next()) {
-        (Some((first, _)), Some((second, _))) => Err(two(first, second)),
-        (first, _) => Ok(first.map(|(_, constraint)| constraint)),
+) -> Result<Option<FieldConstraint>, Error> {
+    let Some((name, constraint)) = given.next() else { return Ok(None) };
+    match given.find(|(_, other)| *other != constraint) {
+        Some((other, _)) => Err(two(name, other)),
+        None => Ok(Some((name, constraint))),
     }
 }
 
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
     use inference_protocol::openai::parse;
 
-    fn read_json(json: &str) -> Result<Option<Constraint>, Error> {
+    fn read_json(json: &str) -> Result<Option<FieldConstraint>, Error> {
         from_fields(parse(json.as_bytes())?)
     }
 
@@ -194,7 +195,20 @@ mod tests {
             ),
             (r#"{"structured_outputs":{}}"#, None),
         ] {
-            assert_eq!(read_json(json).unwrap(), expected, "{json}");
+            let read = read_json(json).unwrap();
+            assert_eq!(read.map(|(_, constraint)| constraint), expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn a_constraint_has_the_name_of_its_field_and_may_have_several() {
+        for (json, name) in [
+            (r#"{"guided_regex":"a"}"#, "guided_regex"),
+            (r#"{"guided_regex":"a","regex":"a"}"#, "guided_regex"),
+            (r#"{"grammar":"root ::= [a]","ebnf":"root ::= [a]"}"#, "grammar"),
+            (r#"{"structured_outputs":{"choice":["a"]}}"#, "structured_outputs.choice"),
+        ] {
+            assert_eq!(read_json(json).unwrap().unwrap().0, name, "{json}");
         }
     }
 
@@ -218,7 +232,10 @@ mod tests {
             (r#"{"structured_outputs":{"json":{},"regex":"a"}}"#, "structured_outputs"),
             (r#"{"structured_outputs":{"structural_tag":{}}}"#, "structured_outputs"),
             (r#"{"structured_outputs":{"whitespace_pattern":"a"}}"#, "structured_outputs"),
-            (r#"{"structured_outputs":{"regex":"a"},"json_schema":{}}"#, "structured_outputs"),
+            (
+                r#"{"structured_outputs":{"regex":"a"},"json_schema":{}}"#,
+                "structured_outputs.regex",
+            ),
         ] {
             let error = read_json(json).unwrap_err();
             assert_eq!(error.param().as_deref(), Some(param), "{json}: {error}");

@@ -5,13 +5,13 @@ use std::time::SystemTime;
 
 use hyper::Response;
 use inference_core::text::output::CallIds;
-use inference_core::types::constraint::Constraint;
-use inference_core::types::request::{GenerateRequest, Prompt, Sibling};
+use inference_core::types::request::{Failure, GenerateRequest, Prompt, Sibling};
 use inference_protocol::ids;
 use inference_protocol::resume::{RESUME_HEADER, Resume};
 use inference_protocol::time::unix_seconds;
 
 use super::Caller;
+use super::constraint::FieldConstraint;
 use super::sampling::{Parameters, invalid};
 use super::tools::OfferedTools;
 use crate::engine::client::EngineState;
@@ -29,7 +29,7 @@ pub(super) struct CheckedRequest {
     /// Each gets `n` choices.
     pub(super) prompts: Vec<InputPrompt>,
     pub(super) parameters: Parameters,
-    pub(super) constraint: Option<Constraint>,
+    pub(super) constraint: Option<FieldConstraint>,
     /// For a chat, the tools that may be called.
     pub(super) tools: OfferedTools,
     /// True if reasoning and calls are separated from the text.
@@ -120,12 +120,23 @@ pub(super) async fn generate(
     };
     let mut record = node.metrics.record(api);
     let batch = record.check(submit(node, caller, &checked, resume))?;
-    match (origin.is_resumable, checked.is_streamed) {
+    let response = match (origin.is_resumable, checked.is_streamed) {
         (true, is_streamed) => {
             stream::resumable(envelope, batch, record, resume, is_streamed).await
         }
         (false, true) => stream::stream(envelope, batch, record).await,
         (false, false) => stream::whole(&envelope, batch, record).await,
+    };
+    response.map_err(|error| of_field(error, checked.constraint.as_ref()))
+}
+
+/// An error about the constraint, with the field that has it.
+fn of_field(error: Error, constraint: Option<&FieldConstraint>) -> Error {
+    match (error, constraint) {
+        (Error::Engine(failure @ (Failure::Schema(_) | Failure::Grammar(_))), Some((param, _))) => {
+            Error::Constraint { param, failure }
+        }
+        (error, _) => error,
     }
 }
 
@@ -178,7 +189,7 @@ fn request(
     GenerateRequest {
         tenant: caller.tenant,
         prompt: prompt.clone(),
-        constraint: checked.constraint.clone(),
+        constraint: checked.constraint.as_ref().map(|(_, constraint)| constraint.clone()),
         calls: checked.tools.rules.clone(),
         show_delimiters: checked.is_output_split,
         resume_tokens: tokens(0),

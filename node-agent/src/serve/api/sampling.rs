@@ -83,6 +83,13 @@ pub(super) fn limit(param: &'static str, tokens: Option<i64>) -> Result<Option<u
     }
 }
 
+/// What applies where neither the request nor the model file says anything: llama.cpp's defaults
+/// (`common_params_sampling` in its `common.h`). Small models write nonsense without them.
+const TEMPERATURE: f32 = 0.8;
+const TOP_K: u32 = 40;
+const TOP_P: f32 = 0.95;
+const MIN_P: f32 = 0.05;
+
 fn check_sampling(fields: &SamplingFields, absent: &Absent) -> Result<Sampling, Error> {
     let defaults = &absent.sampling;
     let temperature = fields.temperature.or(defaults.temperature);
@@ -93,10 +100,10 @@ fn check_sampling(fields: &SamplingFields, absent: &Absent) -> Result<Sampling, 
         (tokens, _) => recent(tokens)?,
     };
     Ok(Sampling {
-        temperature: range("temperature", temperature, 1.0, 0.0..=2.0)?,
-        top_k: top_k.or(defaults.top_k).unwrap_or(0),
-        top_p: range("top_p", fields.top_p.or(defaults.top_p), 1.0, 0.0..=1.0)?,
-        min_p: range("min_p", fields.min_p.or(defaults.min_p), 0.0, 0.0..=1.0)?,
+        temperature: range("temperature", temperature, TEMPERATURE, 0.0..=2.0)?,
+        top_k: top_k.or(defaults.top_k).unwrap_or(TOP_K),
+        top_p: range("top_p", fields.top_p.or(defaults.top_p), TOP_P, 0.0..=1.0)?,
+        min_p: range("min_p", fields.min_p.or(defaults.min_p), MIN_P, 0.0..=1.0)?,
         typical_p: range("typical_p", fields.typical_p, 1.0, 0.0..=1.0)?,
         repeat_penalty: range("repeat_penalty", repeat_penalty, 1.0, 0.1..=10.0)?,
         repeat_last_n,
@@ -246,7 +253,14 @@ mod tests {
 
     #[test]
     fn absent_and_null_are_the_defaults() {
-        let expected = Sampling { temperature: 1.0, seed: 42, ..Sampling::GREEDY };
+        let expected = Sampling {
+            temperature: TEMPERATURE,
+            top_k: TOP_K,
+            top_p: TOP_P,
+            min_p: MIN_P,
+            seed: 42,
+            ..Sampling::GREEDY
+        };
         assert_eq!(sampling("{}"), expected);
         assert_eq!(sampling(r#"{"temperature":null,"stop":null,"mirostat":null}"#), expected);
     }

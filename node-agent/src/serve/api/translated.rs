@@ -11,7 +11,7 @@ use inference_core::types::request::Tenant;
 use inference_protocol::time::unix_seconds;
 use inference_translation::{ClientApi, Origin, ResponseWriter, Service, Translated};
 
-use super::{Caller, chat, completions, embeddings, text};
+use super::{Caller, chat, check_model, completions, embeddings, text};
 use crate::serve::node::Node;
 use crate::types::error::Error;
 use crate::types::random::random;
@@ -29,7 +29,10 @@ pub(super) async fn complete(
     let translation = inference_translation::translate(api, body, origin, &lookup);
     let Translated { body, writer } = match translation.map_err(Error::Translation)? {
         inference_translation::Translation::Request(translated) => translated,
-        inference_translation::Translation::Reply(reply) => return Ok(response::json(reply)),
+        inference_translation::Translation::Reply { model, body } => {
+            check_model(node, model.as_deref())?;
+            return Ok(response::json(body));
+        }
     };
     let begun = Instant::now();
     let response = match api.service() {

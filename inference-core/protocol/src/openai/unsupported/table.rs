@@ -115,7 +115,7 @@ pub const UNSUPPORTED: &[Unsupported] = rows! {
     "prompt_embeds" [Vllm] at TEXT, neutral [], refused r#""aGk=""#:
         "send a prompt of text or tokens";
     "prompt_logprobs" [Vllm] at BOTH, neutral ["false"], refused "1":
-        "logprobs cover generated tokens only";
+        "/v1/completions has them, with echo and logprobs";
     "raw" [Ollama] at BOTH, neutral ["false"], refused "true":
         "use /v1/completions, which applies no template";
     "reasoning" [OpenAi, Ollama] at CHAT, neutral ["{}"], refused r#"{"effort":"high"}"#:

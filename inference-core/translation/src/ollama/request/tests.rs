@@ -87,6 +87,7 @@ fn options_become_parameters() {
         "stream_options": {"include_usage": true}, "max_completion_tokens": 9, "temperature": 0.0,
         "top_k": 5, "top_p": 0.5, "min_p": 0.1, "seed": 7, "stop": ["END"], "repeat_penalty": 1.1,
         "repeat_last_n": -1, "presence_penalty": 1, "frequency_penalty": 0.2, "typical_p": 0.9,
+        "timings": true,
     });
     assert_eq!(chat, expected);
 }
@@ -145,6 +146,7 @@ fn a_prompt_becomes_a_chat() {
         "chat_template_kwargs": {"enable_thinking": false, "thinking": false},
         "messages": [
             {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}],
+        "timings": true,
     });
     assert_eq!(chat, expected);
 }

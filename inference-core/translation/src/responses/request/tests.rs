@@ -277,6 +277,9 @@ fn what_cannot_be_honored_is_refused_with_its_path() {
         (with(json!({"max_output_tokens": 0})), "max_output_tokens"),
         (with(json!({"metadata": pairs})), "metadata"),
         (with(json!({"metadata": {"a": 1}})), "metadata.a"),
+        // Fields of chat completions that nobody honors, here as there.
+        (with(json!({"mirostat": 2})), "mirostat"),
+        (with(json!({"length_penalty": 2})), "length_penalty"),
     ] {
         assert_eq!(param_of(body.clone()).as_deref(), Some(param), "{body}");
     }
