@@ -1,5 +1,5 @@
-//! External endpoints that say by themselves what they serve and whether they are ready, each as its
-//! engine does.
+//! External endpoints that say by themselves what they serve and whether they are ready, each as
+//! its engine does.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
