@@ -24,7 +24,9 @@ def chats():
     answer = client.chat(**ASKED)
     assert answer.message.content == ANSWER and answer.done and answer.done_reason == "stop", answer
     assert answer.prompt_eval_count > 0 and answer.eval_count > 0, answer
-    assert answer.eval_duration > 0 and answer.total_duration >= answer.eval_duration, answer
+    # The node's own; a short text may arrive all at once, and then its tokens take no time of their own.
+    assert answer.prompt_eval_duration + answer.eval_duration > 0, answer
+    assert answer.total_duration > 0, answer
 
 
 def streams_a_chat():
