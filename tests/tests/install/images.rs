@@ -92,7 +92,7 @@ async fn the_images_answer_without_rights_and_without_a_place_to_write() {
     command.arg(format!("{}:/etc/flotilla", folder.path().join("etc").display()));
     command.arg(image("gateway"));
     let mut gateway = Server::spawn(command);
-    // The operators' port is told first.
+    // The gateway logs the address of the admin listener first.
     gateway.address();
     let through = Client::new(gateway.address(), Some(&key));
 

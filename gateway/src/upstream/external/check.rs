@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
+use inference_translation::ollama::without_latest;
 use reqwest::Response;
 use serde_json::Value;
 
@@ -62,13 +63,13 @@ impl Client {
     /// # Errors
     /// Why it is not ready.
     pub async fn check(&self) -> Result<Served, NotReady> {
-        let listed = self.listed().await?;
         // Without the key: it is public where it exists, and anything but an error of the server
         // means that it does not.
-        let health = self.get("/health", false).await?.status().as_u16();
-        if health >= 500 {
-            return Err(NotReady::Status(health));
+        let health = self.get("/health", false).await?.status();
+        if health.is_server_error() {
+            return Err(NotReady::Status(health.as_u16()));
         }
+        let listed = self.listed(health.is_success()).await?;
         let models = &self.settings.models;
         match models.is_empty() {
             true if listed.is_empty() => Err(NotReady::NoModels),
@@ -81,8 +82,8 @@ impl Client {
         }
     }
 
-    /// The models that the engine lists; none if it has no list.
-    async fn listed(&self) -> Result<Vec<String>, NotReady> {
+    /// The models that the engine lists. A healthy one may have no list.
+    async fn listed(&self, is_healthy: bool) -> Result<Vec<String>, NotReady> {
         let url = format!("{}/models", self.settings.base);
         let response = self.get_url(url, true).await?;
         match response.status().as_u16() {
@@ -92,11 +93,11 @@ impl Client {
             status @ (401 | 403) => Err(NotReady::KeyRejected(status)),
             status @ (404 | 405) => {
                 let tags = self.get("/api/tags", true).await?;
-                if tags.status().is_success() {
-                    return Ok(names(tags).await);
+                match tags.status().is_success() {
+                    true => Ok(names(tags).await),
+                    false if is_healthy => Ok(Vec::new()),
+                    false => Err(NotReady::Status(status)),
                 }
-                let is_healthy = self.get("/health", false).await?.status().is_success();
-                if is_healthy { Ok(Vec::new()) } else { Err(NotReady::Status(status)) }
             }
             status => Err(NotReady::Status(status)),
         }
@@ -130,7 +131,7 @@ fn root(base: &str) -> &str {
 
 /// Ollama adds a tag to names without one.
 fn is_listed(listed: &[String], model: &str) -> bool {
-    listed.iter().any(|name| name == model || name.strip_suffix(":latest") == Some(model))
+    listed.iter().any(|name| without_latest(name) == without_latest(model))
 }
 
 /// The names in a list of models; none if it is no list, or too long.

@@ -178,8 +178,8 @@ pub struct TextChunk {
     pub times: ResponseTimes,
 }
 
-/// How long the engine worked on a response, and its draft tokens. The engine's thread measures it:
-/// whoever reads the events may get a whole step's at once, and late.
+/// How long the engine worked on a response, and its draft tokens. The engine's thread measures it,
+/// because readers get the events of a step together, and late.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponseTimes {
     /// From the slot to the first text, or to the end if there is none.
