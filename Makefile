@@ -147,18 +147,19 @@ ARCHITECTURES := amd64 arm64
 ARM64 := target/arm64/build/aarch64-unknown-linux-gnu
 VERSION = $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
-## Install a release of the binaries in target/release on clean Debian systems and run its images.
-## Needs root.
+## Install a release of the binaries in target/release on clean Debian systems, run its images, and check
+## its lists of components. Needs root.
 test-install: build setup-test
 	$(CARGO) test $(CHOICE) --test install -- --test-threads=1
+	$(CARGO) test $(CHOICE) --test install -- --ignored components::
 
 ## Compile for ARM64 and test the result under emulation: kernels, the engine, the demo model. Needs
 ## x86-64, root, and an hour.
-test-arm64: build
+test-arm64: build setup-test
 	scripts/test-arm64.sh $(TARGET)
 
-## Test this version together with SINCE (default: the last release): its gateway, its agents, and agents
-## of both versions in one fleet.
+## Test this version together with SINCE (default: the last release; before the first, the commit that
+## gave this version its number): its gateway, its agents, and agents of both versions in one fleet.
 test-skew: build
 	@scripts/skew.sh $(TARGET) $(SINCE)
 

@@ -3,7 +3,8 @@
 #
 #   release.sh check FOLDER                whether the programs in FOLDER run on Debian 12
 #   release.sh pack ARCHITECTURE FOLDER    archive and Debian packages of the programs in FOLDER
-#   release.sh finish                      list of components (SBOM), install.sh, checksums, signature
+#   release.sh components                  lists of components (SBOM), which 'finish' writes, too
+#   release.sh finish                      those, the chart, install.sh, checksums, signature
 #
 # Variables: RELEASE_URL, the address where the files will be (install.sh downloads from there);
 # SIGNING_KEY, a minisign key without a password, whose public key lies beside it (KEY.pub). Without a key
@@ -150,9 +151,10 @@ finish() {
 case ${1:-} in
 check) check "$2" ;;
 pack) pack "$2" "$3" ;;
+components) components ;;
 finish) finish ;;
 *)
-    echo "usage: release.sh check FOLDER | pack ARCHITECTURE FOLDER | finish" >&2
+    echo "usage: release.sh check FOLDER | pack ARCHITECTURE FOLDER | components | finish" >&2
     exit 64
     ;;
 esac

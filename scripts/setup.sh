@@ -57,7 +57,7 @@ if [ "${1:-}" = test ]; then
     $may_install && ! /usr/bin/python3 -c 'import apt' 2>/dev/null && needed[python3-apt]=1
     # The tests of packages and services; each is left out where its tool cannot be installed.
     for tool in systemd-analyze:systemd dpkg-shlibdeps:dpkg-dev lintian:lintian ip:iproute2 \
-        minisign:minisign mmdebstrap:mmdebstrap buildah:buildah podman:podman crun:crun; do
+        minisign:minisign wget:wget mmdebstrap:mmdebstrap buildah:buildah podman:podman crun:crun; do
         $may_install && ! command -v "${tool%%:*}" >/dev/null && needed[${tool##*:}]=1
     done
 fi

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Tests this version of the programs together with another one: skew.sh TARGET-FOLDER [REVISION]
-# (default: the last release before this one). Runs tests of a whole fleet three times: with the other
-# gateway, with the other agent, and with agents of both versions beside each other, which take over each
-# other's responses when they are killed. Builds the other version in target/skew.
+# (default: the last release before this one; before the first release, the commit that gave this version
+# its number). Runs tests of a whole fleet three times: with the other gateway, with the other agent, and
+# with agents of both versions beside each other, which take over each other's responses when they are
+# killed. Builds the other version in target/skew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 new=$(realpath "$1")/release
 revision=${2:-$(git describe --tags --match 'v*' --abbrev=0 HEAD^ 2>/dev/null || true)}
 if [ -z "$revision" ]; then
-    echo "skipped: there is no earlier release; name a revision: make test-skew SINCE=REVISION"
-    exit 0
+    version=$(grep -m1 '^version = ' Cargo.toml)
+    revision=$(git log --reverse --format=%h -S"$version" -- Cargo.toml | head -1)
+    echo "There is no earlier release: testing with $revision, the first commit with $version."
 fi
 commit=$(git rev-parse --verify "$revision^{commit}")
 

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stderr, reason = "skipped tests say so")]
 
 mod chart;
+mod components;
 mod fresh;
 mod images;
 mod release;

@@ -1,12 +1,14 @@
 //! What install.sh does with its flags and with what is wrong.
 
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
+use fleet_tests::file_server::{FileServer, Reply};
 use fleet_tests::process::Folder;
+use fleet_tests::tools::{has, output};
 
 use crate::release::{Release, archive, own_architecture};
-use fleet_tests::tools::output;
 
 /// What the script did.
 struct Ran {
@@ -64,6 +66,52 @@ fn installing_and_removing_leaves_what_was_there_before() {
     let again = install(&release.path(), home.path(), &[&to[..], &["--uninstall"]].concat());
     assert_eq!(again.code, Some(1));
     assert!(again.printed.contains("nothing is installed"), "{}", again.printed);
+}
+
+#[test]
+fn curl_or_wget_downloads_a_release_and_without_both_nothing_is_installed() {
+    let Some(release) = Release::usual() else { return };
+    if !has("curl", "curl") || !has("wget", "wget") {
+        return;
+    }
+    let published = release.path();
+    let server = FileServer::start(move |asked| {
+        let file = published.join(asked.path.trim_start_matches('/'));
+        std::fs::read(file).map_or_else(|_| Reply::status(404), |b| Reply::file(asked, &b, ""))
+    });
+    let home = Folder::new();
+    // Every program of this machine but some.
+    let install = |prefix: &str, missing: &[&str]| {
+        let programs = home.path().join(format!("without-{}", missing.join("-")));
+        std::fs::create_dir(&programs).unwrap();
+        for folder in ["/usr/bin", "/bin"] {
+            for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+                if !missing.contains(&entry.file_name().to_str().unwrap()) {
+                    // The same name may be in both.
+                    let _ = symlink(entry.path(), programs.join(entry.file_name()));
+                }
+            }
+        }
+        let mut script = Command::new("/bin/sh");
+        script.arg(release.path().join("install.sh")).args(["--from", &server.url("")]);
+        script.args(["--prefix", prefix, "agent"]).env("PATH", &programs).env("HOME", home.path());
+        script.current_dir(home.path()).output().unwrap()
+    };
+    for (prefix, missing) in [("by-curl", "wget"), ("by-wget", "curl")] {
+        let ran = install(prefix, &[missing]);
+        assert!(ran.status.success(), "{prefix}: {}", String::from_utf8_lossy(&ran.stderr));
+        let program = home.path().join(prefix).join("bin/flotilla-agent");
+        assert!(output(Command::new(program).arg("--version")).starts_with("flotilla-agent"));
+    }
+    let asked = server.asked();
+    for client in ["curl", "Wget"] {
+        let is_client = |agent: &str| agent.starts_with(client);
+        assert!(asked.iter().any(|a| a.header("user-agent").is_some_and(is_client)), "{client}");
+    }
+    let ran = install("by-neither", &["curl", "wget"]);
+    let printed = String::from_utf8_lossy(&ran.stderr);
+    assert!(!ran.status.success() && printed.contains("curl or wget is missing"), "{printed}");
+    assert!(!home.path().join("by-neither/bin").exists());
 }
 
 #[test]

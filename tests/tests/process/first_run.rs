@@ -7,6 +7,7 @@ use std::process::Command;
 
 use fleet_tests::client::Client;
 use fleet_tests::process::{Folder, Ran, Server, binary, run_command};
+use fleet_tests::tools::skipped;
 use fleet_tests::{chat, demo_model, eventually};
 use rustix::process::Pid;
 
@@ -223,4 +224,38 @@ fn a_public_address_is_not_joined_without_tls() {
     let doctor = "flotilla-agent doctor --quick --join http://192.0.2.7:8080";
     let ran = user.run(&format!("FLOTILLA_JOIN_KEY=0123456789abcdef timeout 60 {doctor} 2>&1"));
     assert!(ran.stdout.contains("192.0.2.7 is a public address"), "{ran:?}");
+}
+
+#[test]
+fn insecure_joins_a_public_address_without_tls() {
+    // A network of its own, in which this machine has that address; and processes of its own,
+    // which end with the first.
+    let script = "
+        ip link set lo up && ip address add 192.0.2.7/32 dev lo
+        unset FLOTILLA_GATEWAY_LISTEN
+        echo 0123456789abcdef > join.key
+        printf '%s\\n' 'listen: 192.0.2.7:8080' 'allow_anonymous: true' \\
+            'nodes: {join_key_file: join.key}' > gateway.yaml
+        flotilla-gateway run --config gateway.yaml &
+        flotilla-agent serve --model $MODEL --join http://192.0.2.7:8080 \\
+            --join-key-file join.key --insecure &
+        wait";
+    let works = Command::new("unshare").args(["-rnpf", "ip", "address"]).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        skipped("this test needs unshare, ip (apt-get install iproute2) and user namespaces");
+        return;
+    }
+    let user = User::new();
+    let inside = user.bash(script);
+    let mut command = Command::new("unshare");
+    command.args(["-rnpf", "--kill-child", "--"]).arg(inside.get_program()).args(inside.get_args());
+    command.current_dir(user.folder.path()).env("MODEL", demo_model());
+    for (name, value) in inside.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let both = Server::spawn(command);
+    both.wait_for_line("joined");
 }
