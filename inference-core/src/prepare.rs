@@ -64,10 +64,11 @@ pub struct Preparer {
 fn format_of(template: &ChatTemplate) -> Format {
     let detected = Format::detect(template.source(true));
     let format = Format { ids: template.capabilities(true).call_ids, ..detected };
-    match template.capabilities(true).tools {
+    let can = template.capabilities(true);
+    match can.tools || can.system_tools {
         true => format,
         // Without tool support in the template, we describe the tools.
-        false => Format { calls: template.capabilities(true).described, ..format },
+        false => Format { calls: can.described, ..format },
     }
 }
 

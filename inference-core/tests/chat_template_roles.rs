@@ -150,15 +150,31 @@ fn what_templates_drop_is_known() {
     let silent = ["deepseek_r1", "glm4", "hermes3", "llama3_2", "mistral_small", "mistral_tekken"];
     assert_eq!(beside, silent);
     let once = [
+        "apertus",
+        "apriel",
         "command_r",
+        "command_r7b",
         "command_r_tools",
         "deepseek_r1",
+        "deepseek_v3_2",
+        "deepseek_v4",
         "gemma3",
         "gpt_oss",
+        "hunyuan_a13b",
+        "hy3",
+        "hy3_opensource",
         "llama2",
+        "magistral",
+        "minimax_m1",
+        "minimax_m2",
+        "minimax_m3",
+        "mistral_small_3_2",
         "mistral_tekken",
         "nemotron",
+        "nemotron_nano_2",
+        "phi4_mini_functools",
         "smollm3",
+        "solar_open",
         "vicuna",
     ];
     assert_eq!((late.as_slice(), many.as_slice()), (&once[..], &once[..]));

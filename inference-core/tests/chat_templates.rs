@@ -253,18 +253,20 @@ fn capabilities_are_found() {
     assert_eq!(names(&|n| !can(n).system_role), ["gemma2", "mistral_v1", "olmo"]);
     assert_eq!(names(&|n| can(n).content == Content::Parts), ["idefics", "typed_only"]);
     // Others render lists only of some roles, or only the first part.
-    let either = ["kimi_k2"];
+    let either = ["kimi_k2", "minimax_m2"];
     assert_eq!(names(&|n| can(n).content == Content::Either), either);
     assert_eq!(names(&|n| !can(n).object_arguments), ["deepseek_r1", "functionary", "glm4"]);
     let single = |n: &str| can(n).tool_calls && !can(n).parallel_tool_calls;
     assert_eq!(names(&single), ["gpt_oss", "llama3_2"]);
     assert_eq!(names(&|n| can(n).null_content), ["deepseek_r1"]);
-    assert_eq!(names(&|n| can(n).developer_role), ["gpt_oss"]);
-    assert_eq!(names(&|n| can(n).reasoning.opens), ["deepseek_r1", "nemotron"]);
-    assert_eq!(names(&|n| can(n).reasoning.history), ["glm4_5", "gpt_oss", "qwen3"]);
+    assert_eq!(names(&|n| can(n).developer_role), ["gemma4", "gigachat3", "gpt_oss"]);
+    let opens = ["apriel", "deepseek_r1", "kimi_k3", "minimax_m2", "nemotron", "nemotron_nano_2"];
+    assert_eq!(names(&|n| can(n).reasoning.opens), opens);
+    assert_eq!(names(&|n| can(n).reasoning.history).len(), 13);
+    assert_eq!(names(&|n| can(n).system_tools), ["phi4_mini"]);
     assert_eq!(can("qwen3").reasoning.switch, Some("enable_thinking"));
     assert_eq!(can("deepseek_v3_1").reasoning.switch, Some("thinking"));
-    assert_eq!(names(&|n| can(n).tools && can(n).tool_calls).len(), 15);
+    assert_eq!(names(&|n| can(n).tools && can(n).tool_calls).len(), 37);
 }
 
 #[test]
@@ -279,6 +281,22 @@ fn tools_are_described_to_templates_that_know_none() {
             \"arguments\": {\"city\": \"A\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"search\", ",
         "<start_of_turn>user\n<tool_response>\nsun\n</tool_response>\n<tool_response>\nfound\n\
             </tool_response><end_of_turn>\n<start_of_turn>model\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn phi_4_mini_reads_tools_in_its_system_message_and_calls_as_it_writes_them() {
+    let templates = templates();
+    let conversation = &read("conversations.json")["parallel calls"];
+    let text = render(&templates["phi4_mini"], conversation).unwrap();
+    for part in [
+        "<|system|>S<|tool|>[{\"name\": \"get_weather\", ",
+        "<|/tool|><|end|>",
+        "<|assistant|>Looking.\n<|tool_call|>[{\"type\": \"function\", \"function\": {\"name\": \
+            \"get_weather\", \"arguments\": {\"city\": \"A\"}}}, {\"type\": \"function\", ",
+        "]<|/tool_call|><|end|><|tool|>sun<|end|><|tool|>found<|end|>",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }

@@ -11,10 +11,12 @@ pub mod client;
 pub mod collector;
 pub mod file_server;
 pub mod frames;
+pub mod gguf;
 pub mod losses;
 pub mod mock_node;
 pub mod process;
 pub mod raw;
+pub mod reciter;
 pub mod tools;
 pub mod wire;
 

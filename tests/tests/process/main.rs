@@ -13,6 +13,7 @@ mod disconnects;
 mod discovery;
 mod embeddings;
 mod example_clients;
+mod families;
 mod faults;
 mod first_run;
 mod guards;

@@ -55,6 +55,8 @@ pub struct Capabilities {
     pub developer_role: bool,
     /// Lists the available tools.
     pub tools: bool,
+    /// Prints the field `tools` of the system message instead, which is JSON.
+    pub system_tools: bool,
     /// Notation in which tools are described, and calls are written, if the template does neither.
     pub described: CallFormat,
     /// Renders an assistant's calls and their results.
@@ -92,6 +94,12 @@ impl Capabilities {
             && developer.is_some_and(|text| text.contains(NEEDLE));
         let tools = render(template, vec![user.clone()], &[tool(NEEDLE)]);
         can.tools = tools.is_some_and(|text| text.contains(NEEDLE));
+        can.system_tools = !can.tools && {
+            let mut system = say("system", "Hi");
+            system.insert("tools".into(), NEEDLE.into());
+            let text = render(template, vec![system, user.clone()], &[]);
+            text.is_some_and(|text| text.contains(NEEDLE))
+        };
 
         let mut calls =
             Calls { template, user: &user, content: can.content, null: false, long_ids: false };

@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use crate::text::output::ReasoningDelimiters;
+
 /// Breaks up a control token inside a user's text. A noncharacter: it means nothing in any text
 /// (Unicode 16, chapter 23.7).
 pub(crate) const MARK: char = '\u{fdd0}';
@@ -115,29 +117,10 @@ pub fn segments(rendered: &str) -> impl Iterator<Item = &str> + Clone {
     rendered.split(MARK).filter(|part| !part.is_empty())
 }
 
-/// Opening delimiters of reasoning in the notations of known models.
-const THINKING: [&str; 14] = [
-    "<think>",
-    "<thinking>",
-    "<thought>",
-    "<reasoning>",
-    "<seed:think>",
-    "[THINK]",
-    "<|START_THINKING|>",
-    "◁think▷",
-    "<|channel>thought",
-    "<|channel|>analysis<|message|>",
-    "<|inner_prefix|>",
-    "<|think|>",
-    "<think:opensource>",
-    "Here are my reasoning steps:",
-];
-
 /// True if a rendered prompt ends inside the assistant's reasoning: with an opening delimiter and
 /// nothing but whitespace after it.
 pub fn opens_reasoning(rendered: &str) -> bool {
-    let end = rendered.trim_end();
-    THINKING.iter().any(|mark| end.ends_with(mark))
+    ReasoningDelimiters::all().any(|delimiters| rendered.trim_end().ends_with(delimiters.open))
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ pub enum CallFormat {
     /// `<|open|>call tool="name"<|sep|>`, `<|open|>argument key="k" type="string"<|sep|>value`:
     /// Kimi K3.
     KimiK3,
-    /// `<|tool_call|>` before an object or an array: Granite 3, Phi-4-mini.
+    /// `<|tool_call|>` before an object or an array, or `functools`: Granite 3, Phi-4-mini.
     Pipes,
     /// `functools[{..}]`: Phi-4-mini with its older template.
     Functools,
@@ -82,13 +82,16 @@ pub enum CallFormat {
     Harmony,
     /// JSON or Python in a code fence labeled as such: Gemma 3 and others that were instructed to.
     Fenced,
-    /// A JSON object with a name and arguments: templates without tool support.
+    /// A JSON object with a name and arguments: templates whose notation is unknown.
     Generic,
+    /// [`Self::Hermes`] as we describe it to models whose templates describe no tools. Some write
+    /// an object without tags, or in a code fence.
+    Described,
 }
 
 impl CallFormat {
     /// All notations.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 39] = [
         Self::Hermes,
         Self::QwenXml,
         Self::Seed,
@@ -127,6 +130,7 @@ impl CallFormat {
         Self::Harmony,
         Self::Fenced,
         Self::Generic,
+        Self::Described,
     ];
 
     /// The notation in which tools are described if the chat template does not describe them: the
@@ -134,7 +138,7 @@ impl CallFormat {
     pub(crate) fn described(self) -> Self {
         match self {
             Self::DeepSeek | Self::DeepSeekPlain | Self::Hunyuan | Self::Lfm => self,
-            _ => Self::Hermes,
+            _ => Self::Described,
         }
     }
 
@@ -178,8 +182,8 @@ impl CallFormat {
             (has("<function="), Self::Functionary),
             (has("<|python_tag|>"), Self::Llama),
             (has("<|start_header_id|>") && has("\"parameters\": "), Self::Llama),
-            (has("<|tool_call|>"), Self::Pipes),
             (has("functools["), Self::Functools),
+            (has("<|tool_call|>") || has("<|/tool|>"), Self::Pipes),
             (has("<tool_calls>"), Self::ToolCalls),
             (has("<TOOLCALL>"), Self::ToolCallUpper),
             (has("<tool_call>"), Self::Hermes),

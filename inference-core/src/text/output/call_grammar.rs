@@ -143,7 +143,7 @@ pub(crate) fn grammar_of_calls_or_answer(
         let start = format!("{reasoning} ({preamble} {call} | {header} answer)");
         return Some(lark.finish(&start).lark);
     }
-    let space = lark.terminal("SPACE", "/[ \\n]{0,4}/");
+    let space = space(&mut lark);
     let all = match notation.keys {
         Some(keys) => calls_as_json(notation, keys, &offered, request.calls_max, &mut lark),
         None => calls(notation, notation.call, &offered, request.calls_max, &mut lark),
@@ -178,7 +178,7 @@ pub(crate) fn grammar_around_response(
     }
     let (before, after) = surrounding.unwrap_or_default();
     let reasoning = reasoning(&request, &mut lark);
-    let space = lark.terminal("SPACE", "/[ \\n]{0,4}/");
+    let space = space(&mut lark);
     Some(lark.finish(&format!("{reasoning} {space} {before} answer {after}")).lark)
 }
 
@@ -229,7 +229,7 @@ fn required_calls(
     lark: &mut Lark<'_>,
 ) -> String {
     let reasoning = reasoning(request, lark);
-    let space = lark.terminal("SPACE", "/[ \\n]{0,4}/");
+    let space = space(lark);
     let calls_max = match request.choice {
         ToolChoice::Function(_) => 1,
         _ => request.calls_max,
@@ -320,8 +320,14 @@ fn reasoning(request: &CallGrammarRequest<'_>, lark: &mut Lark<'_>) -> String {
     if request.starts_in_reasoning {
         return rest;
     }
+    let space = space(lark);
     let open = lark.sequence(&[NotationPiece::Delimiter(reasoning.open)], None);
-    format!("({open} {rest})?")
+    format!("({space} {open} {rest})?")
+}
+
+/// Whitespace between the parts of a response.
+fn space(lark: &mut Lark<'_>) -> &'static str {
+    lark.terminal("SPACE", "/[ \\n]{0,4}/")
 }
 
 /// 1 to `most` calls, each written as `call`, with what surrounds and separates them.

@@ -306,7 +306,7 @@ pub(super) const K3_RESPONSE: &str = "<|open|>response<|sep|>";
 pub(super) const K3_RESPONSE_END: &str = "<|close|>response<|sep|>";
 pub(super) const K3_MESSAGE_END: &str = "<|close|>message<|sep|>";
 static PIPES: DelimiterTable = DelimiterTable {
-    opens: &[json("<|tool_call|>"), json("<tool_call>")],
+    opens: &[json("<|tool_call|>"), json("<tool_call>"), json("functools[")],
     after: &["<|/tool_call|>", "</tool_call>"],
     drops: &["<response>", "</response>"],
     ..NONE
@@ -451,6 +451,6 @@ pub(super) fn delimiter_table(format: CallFormat) -> &'static DelimiterTable {
         CallFormat::Pythonic => &PYTHONIC,
         CallFormat::Harmony => &HARMONY,
         CallFormat::Fenced => &FENCED,
-        CallFormat::Generic => &GENERIC,
+        CallFormat::Generic | CallFormat::Described => &GENERIC,
     }
 }

@@ -45,7 +45,7 @@ const APRIEL: &str = "Here are my reasoning steps:";
 
 /// Text that a template must contain, and the delimiters. Templates often contain only the closing
 /// delimiter, where they cut the reasoning of earlier turns.
-const REASONING: [(&str, ReasoningDelimiters); 16] = [
+const REASONING: [(&str, ReasoningDelimiters); 18] = [
     ("mm:think>", tags("<mm:think>", "</mm:think>")),
     ("<|open|>", tags("<|open|>think<|sep|>", "<|close|>think<|sep|>")),
     ("<|tools_prefix|>", tags("<|inner_prefix|>", "<|inner_suffix|>")),
@@ -60,6 +60,8 @@ const REASONING: [(&str, ReasoningDelimiters); 16] = [
     ("<reasoning>", tags("<reasoning>", "</reasoning>")),
     ("Here is my thought process:", tags("Here is my thought process:", "Here is my response:")),
     ("<thinking>", tags("<thinking>", "</thinking>")),
+    ("<thought>", tags("<thought>", "</thought>")),
+    ("◁think▷", tags("◁think▷", "◁/think▷")),
     ("</think>", tags("<think>", "</think>")),
     ("<think>", tags("<think>", "</think>")),
 ];
@@ -69,6 +71,11 @@ const fn tags(open: &'static str, close: &'static str) -> ReasoningDelimiters {
 }
 
 impl ReasoningDelimiters {
+    /// Those of all families.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        REASONING.iter().map(|(_, delimiters)| *delimiters)
+    }
+
     fn detect(source: &str) -> Option<Self> {
         let rule = REASONING.iter().find(|(sign, _)| source.contains(sign));
         rule.map(|(_, reasoning)| *reasoning)

@@ -11,6 +11,8 @@ use crate::text::chat_template::data::from_json;
 use crate::text::chat_template::json::{Style, dumps};
 use crate::text::output::CallFormat;
 
+mod phi;
+
 /// Text before the definitions, which take one line each.
 const BEFORE: &str = "# Tools\n\nYou may call functions to help the user. They are described \
     here, one JSON object in each line:\n<tools>\n";
@@ -50,6 +52,9 @@ pub(crate) fn json_text(value: &Json) -> String {
 
 /// Describes tools, and writes calls and their results as text, if the template does not.
 pub(crate) fn describe_tools(chat: &mut ParsedChat, can: &Capabilities) {
+    if can.system_tools {
+        return phi::describe_tools(chat);
+    }
     let unknown = chat.tools.take_if(|tools| !can.tools && !tools.is_empty());
     let example = native_example(can.described);
     match can.described {

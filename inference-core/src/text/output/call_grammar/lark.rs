@@ -105,13 +105,8 @@ impl<'a> Lark<'a> {
 
     /// Any text up to and including the first `delimiter`.
     pub(crate) fn up_to(&mut self, delimiter: &'static str) -> String {
-        let text = self.text();
         let atoms = self.delimiter(delimiter);
-        match atoms.first() {
-            // Text contains no control tokens.
-            Some(Atom::Item(_)) => self.rule("upto", &format!("{text} {}", join(atoms))),
-            _ => self.attributed("upto", "[lazy]", &format!("{text} {}", literal(delimiter))),
-        }
+        self.text_and(atoms)
     }
 
     /// A delimiter: the control tokens in it, and plain text between them.
@@ -171,6 +166,11 @@ impl<'a> Lark<'a> {
                 (NotationPiece::LongCallId, _) => {
                     let id = self.terminal("LONG_CALL_ID", "/[a-z0-9]{10}/");
                     atoms.push(Atom::Item(id.into()));
+                }
+                (NotationPiece::OptionalId, _) => {
+                    let id = self.terminal("CALL_ID", "/[a-zA-Z0-9]{9}/");
+                    let (before, after) = (literal(", \"id\": \""), literal("\""));
+                    atoms.push(Atom::Item(format!("({before} {id} {after})?")));
                 }
                 (NotationPiece::Name, Some(tool)) => atoms.push(Atom::Text(tool.name.clone())),
                 (NotationPiece::Arguments, Some(tool)) => {
@@ -313,9 +313,21 @@ impl<'a> Lark<'a> {
     /// Any text terminated by `close`.
     fn text_and(&mut self, close: Vec<Atom>) -> String {
         let text = self.text();
-        let plain = close.iter().all(|a| matches!(a, Atom::Text(_)));
-        let attributes = if plain { "[lazy]" } else { "" };
-        self.attributed("text", attributes, &format!("{text} {}", join(close)))
+        let mut close = close;
+        if close.iter().all(|atom| matches!(atom, Atom::Text(_))) {
+            return self.attributed("text", "[lazy]", &format!("{text} {}", join(close)));
+        }
+        // Text contains no control tokens, so it ends before the first. What precedes that is the
+        // end of the text to the lexer.
+        let texts = close.iter().take_while(|atom| matches!(atom, Atom::Text(_))).count();
+        let rest = join(close.split_off(texts));
+        match join(close).as_str() {
+            "" => self.rule("text", &format!("{text} {rest}")),
+            before => {
+                let ended = self.rule("TEXT", &format!("/(?s:.*)/ {before}"));
+                self.rule("text", &format!("{ended} {rest}"))
+            }
+        }
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum NotationPiece {
     CallId,
     /// An ID of 10 letters and digits.
     LongCallId,
+    /// Perhaps an ID of 9 letters and digits, as the last member of an object.
+    OptionalId,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +52,8 @@ impl CallNotation {
 }
 
 use NotationPiece::{
-    Arguments, CallId, Delimiter, Digits, Literal, LongCallId, Name, OptionalDelimiter, Text,
+    Arguments, CallId, Delimiter, Digits, Literal, LongCallId, Name, OptionalDelimiter, OptionalId,
+    Text,
 };
 
 const NAME: NotationPiece = Text("{\"name\": \"");
@@ -109,7 +112,11 @@ static LLAMA: CallNotation = CallNotation {
     most: ANY,
     keys: Some(["name", "parameters"]),
 };
-static MISTRAL_ARRAY: CallNotation = list(&[Delimiter("[TOOL_CALLS]"), Text(" [")], &[Text("]")]);
+/// Mistral 7B v0.3 writes a space before the array, and Nemo does not.
+static MISTRAL_ARRAY: CallNotation = CallNotation {
+    call: &[NAME, Name, ARGUMENTS, Arguments, OptionalId, Text("}")],
+    ..list(&[Delimiter("[TOOL_CALLS]"), OptionalDelimiter(" "), Text("[")], &[Text("]")])
+};
 static MISTRAL: CallNotation = CallNotation {
     prefix: &[],
     call: &[Delimiter("[TOOL_CALLS]"), Name, Delimiter("[ARGS]"), Arguments],
@@ -271,7 +278,8 @@ static HARMONY: CallNotation = CallNotation {
         Text("json"),
         Delimiter("<|message|>"),
         Arguments,
-        Delimiter("<|call|>"),
+        // Ends the response in most vocabularies.
+        OptionalDelimiter("<|call|>"),
     ],
     separator: &[],
     suffix: &[],
@@ -315,7 +323,7 @@ static GENERIC: CallNotation =
 
 pub(crate) fn notation(format: CallFormat) -> &'static CallNotation {
     match format {
-        CallFormat::Hermes => &HERMES,
+        CallFormat::Hermes | CallFormat::Described => &HERMES,
         CallFormat::QwenXml => &tagged::QWEN,
         CallFormat::Seed => &tagged::SEED,
         CallFormat::Glm => &tagged::GLM,

@@ -117,7 +117,7 @@ pub(crate) fn write(format: CallFormat, calls: &[(&str, Value)]) -> String {
     const QWEN: [&str; 3] = ["<parameter=", ">", "</parameter>\n"];
     use CallFormat as F;
     match format {
-        F::Hermes => {
+        F::Hermes | F::Described => {
             each(calls, |_, n, a| format!("<tool_call>\n{}\n</tool_call>", object(n, a, USUAL)))
                 .join("\n")
         }
