@@ -36,9 +36,8 @@ pub struct Gguf {
 impl Gguf {
     /// Adds a key.
     pub fn key(&mut self, name: &str, value: Value) {
-        let out = &mut self.keys;
-        text(out, name);
-        match value {
+        text(&mut self.keys, name);
+        let bytes = match value {
             Value::Number(n) => [&4_u32.to_le_bytes()[..], &n.to_le_bytes()].concat(),
             Value::Fraction(n) => [&6_u32.to_le_bytes()[..], &n.to_le_bytes()].concat(),
             Value::Flag(flag) => [&7_u32.to_le_bytes()[..], &[u8::from(flag)]].concat(),
@@ -57,9 +56,8 @@ impl Gguf {
                 all.iter().for_each(|one| text(&mut bytes, one));
                 bytes
             }
-        }
-        .into_iter()
-        .for_each(|byte| out.push(byte));
+        };
+        self.keys.extend(bytes);
         self.key_count += 1;
     }
 

@@ -69,7 +69,9 @@ pub(crate) fn describe_tools(chat: &mut ParsedChat, can: &Capabilities) {
             None => BEHIND.to_string(),
         };
         let text = format!("{BEFORE}{lines}{behind}");
-        add_to_system(&mut chat.messages, text);
+        if let Some(system) = first_system(&mut chat.messages) {
+            append_paragraph(system, &text);
+        }
     }
 }
 
@@ -111,17 +113,15 @@ fn python(value: &Json) -> String {
     }
 }
 
-/// Appends to the system message, or inserts one.
-fn add_to_system(messages: &mut Vec<Message>, text: String) {
-    match messages.first_mut().filter(|m| role(m) == "system") {
-        Some(system) => append_paragraph(system, &text),
-        None => {
-            let mut system = Message::new();
-            system.insert("role".into(), "system".into());
-            system.insert("content".into(), text.into());
-            messages.insert(0, system);
-        }
+/// The first message, which is a system message: an empty one is inserted if there is none.
+fn first_system(messages: &mut Vec<Message>) -> Option<&mut Message> {
+    if messages.first().is_none_or(|message| role(message) != "system") {
+        let mut system = Message::new();
+        system.insert("role".into(), "system".into());
+        system.insert("content".into(), "".into());
+        messages.insert(0, system);
     }
+    messages.first_mut()
 }
 
 /// Appends a paragraph to the content of a message.

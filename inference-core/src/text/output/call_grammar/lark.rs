@@ -311,9 +311,8 @@ impl<'a> Lark<'a> {
     }
 
     /// Any text terminated by `close`.
-    fn text_and(&mut self, close: Vec<Atom>) -> String {
+    fn text_and(&mut self, mut close: Vec<Atom>) -> String {
         let text = self.text();
-        let mut close = close;
         if close.iter().all(|atom| matches!(atom, Atom::Text(_))) {
             return self.attributed("text", "[lazy]", &format!("{text} {}", join(close)));
         }

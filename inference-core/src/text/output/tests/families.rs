@@ -269,6 +269,7 @@ fn newer_and_older_notations_of_one_family_are_read() {
             CallFormat::Pipes,
             "<|tool_call|>{\"name\": \"send\", \"arguments\": {\"days\": 1}}<|/tool_call|>",
         ),
+        (CallFormat::Pipes, "functools[{\"name\": \"send\", \"arguments\": {\"days\": 1}}]"),
         (
             CallFormat::Glm,
             "<tool_call>send<arg_key>days</arg_key><arg_value>1</arg_value></tool_call>",

@@ -3,8 +3,8 @@
 
 use serde_json::{Value as Json, json};
 
-use super::super::{Message, ParsedChat, calls, role};
-use super::{append, json_text};
+use super::super::{Message, ParsedChat, calls};
+use super::{append, first_system, json_text};
 use crate::text::chat_template::control::own;
 
 /// Puts the tools into the system message, and calls into the content of their messages. The
@@ -14,13 +14,7 @@ pub(super) fn describe_tools(chat: &mut ParsedChat) {
     let Some(tools) = chat.tools.take().filter(|tools| !tools.is_empty()) else { return };
     let functions = tools.iter().map(|tool| tool.get("function").unwrap_or(tool).clone());
     let text = json_text(&functions.collect());
-    if chat.messages.first().is_none_or(|message| role(message) != "system") {
-        let mut system = Message::new();
-        system.insert("role".into(), "system".into());
-        system.insert("content".into(), "".into());
-        chat.messages.insert(0, system);
-    }
-    if let Some(system) = chat.messages.first_mut() {
+    if let Some(system) = first_system(&mut chat.messages) {
         system.insert("tools".into(), text.into());
     }
 }
