@@ -160,7 +160,7 @@ test-arm64: build setup-test
 
 ## Test this version together with SINCE (default: the last release; before the first, the commit that
 ## gave this version its number): its gateway, its agents, and agents of both versions in one fleet.
-test-skew: build
+test-skew: build setup-test
 	@scripts/skew.sh $(TARGET) $(SINCE)
 
 ## Run Claude Code and Codex from npm, and Open WebUI from PyPI with two users in Chromium, before a gateway

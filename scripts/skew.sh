@@ -49,8 +49,11 @@ with() {
     FLOTILLA_BINARIES=$folder FLOTILLA_KILLS=10 cargo test --release --locked --workspace --test process -- \
         --test-threads=1 "$@"
 }
-tests=(kills:: traffic:: embeddings::vectors_and_ranks operate::answers_of_a_drained sdk::)
+tests=(kills:: traffic:: embeddings::vectors_and_ranks operate::answers_of_a_drained)
+# Clients use what both versions have: another gateway has the APIs of its own version, and another agent
+# its own timings and reasons to stop, which tests of other clients check.
+clients=(sdk::the_official_openai sdk::the_langchain_package_works sdk::the_litellm sdk::the_instructor)
 with "The gateway of $revision" "$old/flotilla-gateway" "$new/flotilla-agent" "${tests[@]}"
-with "The agent of $revision" "$new/flotilla-gateway" "$old/flotilla-agent" "${tests[@]}"
+with "The agent of $revision" "$new/flotilla-gateway" "$old/flotilla-agent" "${tests[@]}" "${clients[@]}"
 with "Every second agent of $revision" "$new/flotilla-gateway" "$PWD/target/skew/either" \
     kills:: operate::answers_of_a_drained
