@@ -119,6 +119,11 @@ impl Preparer {
         }
     }
 
+    /// True if the model can fill gaps in a text.
+    pub fn fills(&self) -> bool {
+        self.tokenizer.infill().is_some()
+    }
+
     /// True if the chat template does not describe tools to the model: our own description goes
     /// into the system message.
     pub fn lacks_tools(&self) -> bool {
@@ -303,11 +308,15 @@ impl Preparer {
         texts.iter().filter_map(|text| self.control_token(text)).collect()
     }
 
+    /// The control token with this text. In some vocabularies (GigaChat 3), it contains the line
+    /// breaks after it.
     fn control_token(&self, text: &str) -> Option<Token> {
-        match self.tokenizer.tokenize(text, true).ok()?[..] {
-            [token] if self.tokenizer.is_control(token) => Some(token),
-            _ => None,
-        }
+        ["", "\n", "\n\n"].into_iter().find_map(|breaks| {
+            match self.tokenizer.tokenize(&format!("{text}{breaks}"), true).ok()?[..] {
+                [token] if self.tokenizer.is_control(token) => Some(token),
+                _ => None,
+            }
+        })
     }
 
     fn tokens_result(&self, tokens: Vec<Token>, with_pieces: bool) -> Result<QueryResult, Failure> {

@@ -259,14 +259,17 @@ fn capabilities_are_found() {
     let single = |n: &str| can(n).tool_calls && !can(n).parallel_tool_calls;
     assert_eq!(names(&single), ["gpt_oss", "llama3_2"]);
     assert_eq!(names(&|n| can(n).null_content), ["deepseek_r1"]);
-    assert_eq!(names(&|n| can(n).developer_role), ["gemma4", "gigachat3", "gpt_oss"]);
+    assert_eq!(
+        names(&|n| can(n).developer_role),
+        ["gemma4", "gigachat3", "gigachat3_1", "gpt_oss"]
+    );
     let opens = ["apriel", "deepseek_r1", "kimi_k3", "minimax_m2", "nemotron", "nemotron_nano_2"];
     assert_eq!(names(&|n| can(n).reasoning.opens), opens);
     assert_eq!(names(&|n| can(n).reasoning.history).len(), 13);
     assert_eq!(names(&|n| can(n).system_tools), ["phi4_mini"]);
     assert_eq!(can("qwen3").reasoning.switch, Some("enable_thinking"));
     assert_eq!(can("deepseek_v3_1").reasoning.switch, Some("thinking"));
-    assert_eq!(names(&|n| can(n).tools && can(n).tool_calls).len(), 37);
+    assert_eq!(names(&|n| can(n).tools && can(n).tool_calls).len(), 38);
 }
 
 #[test]

@@ -64,6 +64,8 @@ pub enum CallFormat {
     Apertus,
     /// `function call<|role_sep|>` and an object in the next line: GigaChat 3.
     GigaChat,
+    /// `<|function_call|>` and an object: GigaChat 3.1.
+    GigaChatToken,
     /// `<|tool_call:begin|>id<|tool_call:name|>name<|tool_call:args|>{..}`: Solar Open.
     Solar,
     /// `<TOOLCALL>[{..}]</TOOLCALL>`: Nemotron Nano 2.
@@ -91,7 +93,7 @@ pub enum CallFormat {
 
 impl CallFormat {
     /// All notations.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 40] = [
         Self::Hermes,
         Self::QwenXml,
         Self::Seed,
@@ -120,6 +122,7 @@ impl CallFormat {
         Self::ToolCallLines,
         Self::Apertus,
         Self::GigaChat,
+        Self::GigaChatToken,
         Self::Solar,
         Self::ToolCallUpper,
         Self::Cohere,
@@ -153,6 +156,7 @@ impl CallFormat {
             (has("｜DSML｜"), Self::DsmlV4),
             (has("<|tools_prefix|>"), Self::Apertus),
             (has("<|tool_call:begin|>"), Self::Solar),
+            (has("<|function_call|>") && has("<|role_sep|>"), Self::GigaChatToken),
             (has("function call") && has("<|role_sep|>"), Self::GigaChat),
             (
                 has("<tool_sep:opensource>") || has(":opensource") && has("tool_sep"),

@@ -10,6 +10,7 @@ mod lark;
 mod literals;
 mod nested;
 mod notations;
+mod optional;
 
 use serde_json::Value;
 
@@ -89,25 +90,20 @@ pub(crate) struct CallGrammar {
 /// returns the id of a control token by its text; delimiters that are not control tokens are plain
 /// text.
 ///
-/// With [`ToolChoice::Auto`] there is a grammar only if the notation has a delimiter that cannot be
-/// mistaken for ordinary text, or a tool is strict and the notation has any delimiter: free text up
-/// to the delimiter, then a valid call.
+/// With [`ToolChoice::Auto`], text is free until a call begins.
 pub(crate) fn call_grammar(
     request: &CallGrammarRequest<'_>,
     control: &dyn Fn(&str) -> Option<u32>,
 ) -> Option<CallGrammar> {
     let notation = notations::notation(request.format.calls);
     let offered = offered(request);
-    let any_strict = request.tools.iter().any(|tool| tool.strict);
-    let is_free = *request.choice == ToolChoice::Auto && !any_strict;
-    if offered.is_empty() || is_free && notation.is_wordy() {
+    if offered.is_empty() {
         return None;
     }
     let mut lark = Lark::new(control);
-    let start = if *request.choice == ToolChoice::Auto {
-        optional_calls(request, notation, &offered, &mut lark)?
-    } else {
-        required_calls(request, notation, &offered, &mut lark)
+    let start = match request.choice {
+        ToolChoice::Auto => optional::optional_calls(request, notation, &offered, &mut lark),
+        _ => required_calls(request, notation, &offered, &mut lark),
     };
     Some(lark.finish(&start))
 }
@@ -199,7 +195,10 @@ fn surrounding(format: &Format, lark: &mut Lark<'_>) -> Option<(String, String)>
         (CallFormat::FunctionaryLines, _) => Some((lark::literal("all\n"), String::new())),
         (CallFormat::Solar, _) => {
             let header = maybe("<|begin|>assistant");
-            Some((format!("{header} {}", maybe("<|content|>")), String::new()))
+            Some((format!("{header} {}", maybe("<|content|>")), maybe("<|end|>")))
+        }
+        (CallFormat::GigaChat | CallFormat::GigaChatToken, _) => {
+            Some((String::new(), maybe(notations::MESSAGE_END)))
         }
         (CallFormat::KimiK3, _) => {
             let after = format!("{} {}", maybe(K3_RESPONSE_END), maybe(K3_MESSAGE_END));
@@ -237,66 +236,6 @@ fn required_calls(
     let empty = empty_response(request.format, lark);
     let one = calls(notation, notation.call, tools, calls_max, lark);
     format!("{reasoning} {space} {empty} {one}")
-}
-
-/// Text, and calls wherever their delimiter is written.
-fn optional_calls(
-    request: &CallGrammarRequest<'_>,
-    notation: &CallNotation,
-    tools: &[&Tool],
-    lark: &mut Lark<'_>,
-) -> Option<String> {
-    let reasoning = reasoning(request, lark);
-    if request.format.calls == CallFormat::Harmony {
-        return Some(optional_calls_harmony(&reasoning, notation, tools, lark));
-    }
-    let (body, delimiter) = match (notation.prefix, notation.call) {
-        ([NotationPiece::Delimiter(delimiter), rest @ ..], _) => {
-            let rest = CallNotation { prefix: rest, ..*notation };
-            (calls(&rest, notation.call, tools, request.calls_max, lark), *delimiter)
-        }
-        ([], [NotationPiece::Delimiter(delimiter), rest @ ..]) => {
-            (calls(notation, rest, tools, 1, lark), *delimiter)
-        }
-        _ => return None,
-    };
-    let head = match request.format.calls {
-        CallFormat::KimiK3 => up_to_calls_k3(delimiter, lark),
-        _ => lark.up_to(delimiter),
-    };
-    let text = lark.text();
-    // Text contains no control tokens, so those that may surround it are listed.
-    let (before, after) = surrounding(request.format, lark).unwrap_or_default();
-    let most = request.calls_max.min(CALLS_MAX);
-    Some(format!("{reasoning} ({head} {body}){{0,{most}}} {before} {text} {after}"))
-}
-
-/// Any text, in its delimiters if the model writes them, up to and including `delimiter`.
-fn up_to_calls_k3(delimiter: &'static str, lark: &mut Lark<'_>) -> String {
-    let [before, after] = [K3_RESPONSE, K3_RESPONSE_END]
-        .map(|delimiter| lark.sequence(&[NotationPiece::OptionalDelimiter(delimiter)], None));
-    let calls = lark.sequence(&[NotationPiece::Delimiter(delimiter)], None);
-    let rest = lark.up_to(delimiter);
-    let text = lark.text();
-    // As control tokens, the delimiters are no part of the text; as plain text, they are.
-    match calls.starts_with('<') {
-        true => lark.rule("head", &format!("{before} {text} {after} {calls}")),
-        false => rest,
-    }
-}
-
-/// A call or a final message, optionally after a message that announces the call.
-fn optional_calls_harmony(
-    reasoning: &str,
-    notation: &CallNotation,
-    tools: &[&Tool],
-    lark: &mut Lark<'_>,
-) -> String {
-    let preamble = preamble_harmony(lark);
-    let call = calls(notation, notation.call, tools, 1, lark);
-    let last = final_header(lark);
-    let text = lark.text();
-    format!("{reasoning} {preamble} ({call} | {last} {text})")
 }
 
 /// A message that announces a call, which may be missing.

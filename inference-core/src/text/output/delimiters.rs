@@ -340,11 +340,14 @@ static APERTUS: DelimiterTable = DelimiterTable {
 // GigaChat 3, from its template:
 // https://github.com/ggml-org/llama.cpp/blob/master/models/templates/GigaChat3-10B-A1.8B.jinja
 static GIGA_CHAT: DelimiterTable = DelimiterTable {
-    opens: &[json("function call<|role_sep|>"), json("<|function_call|>")],
+    opens: &[json("function call<|role_sep|>")],
     drops: &["<|message_sep|>"],
     inner: &["<|role_sep|>"],
     ..NONE
 };
+// GigaChat 3.1: https://github.com/vllm-project/vllm/pull/36664
+static GIGA_CHAT_TOKEN: DelimiterTable =
+    DelimiterTable { opens: &[json("<|function_call|>")], drops: &["<|message_sep|>"], ..NONE };
 static SOLAR: DelimiterTable = DelimiterTable {
     opens: &[named("<|tool_call:begin|>", DelimiterScope::Anywhere, &SOLAR_STYLE)],
     after: &["<|tool_call:end|>"],
@@ -433,6 +436,7 @@ pub(super) fn delimiter_table(format: CallFormat) -> &'static DelimiterTable {
         CallFormat::ToolCallLines => &TOOL_CALL_LINES,
         CallFormat::Apertus => &APERTUS,
         CallFormat::GigaChat => &GIGA_CHAT,
+        CallFormat::GigaChatToken => &GIGA_CHAT_TOKEN,
         CallFormat::Solar => &SOLAR,
         CallFormat::Functionary => &FUNCTIONARY,
         CallFormat::Llama => &LLAMA,

@@ -106,6 +106,11 @@ impl Format {
         Self { reasoning, calls, ids: CallIds::detect(source) }
     }
 
+    /// True if the family writes its reasoning apart from its responses.
+    pub fn reasons(&self) -> bool {
+        self.reasoning.is_some() || self.calls == CallFormat::Harmony
+    }
+
     /// True if the rendered `prompt` ends inside reasoning, so that the response starts there.
     pub(crate) fn starts_in_reasoning(&self, prompt: &str) -> bool {
         self.reasoning.is_some_and(|t| prompt.trim_end().ends_with(t.open))

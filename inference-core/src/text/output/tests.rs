@@ -150,6 +150,7 @@ fn calls_drop_nothing(calls: CallFormat) -> bool {
         F::KimiK3,
         F::Cohere,
         F::GigaChat,
+        F::GigaChatToken,
         F::Solar,
         F::ToolCalls,
         F::Hunyuan,

@@ -5,12 +5,16 @@ use std::time::{Duration, Instant};
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
+use serde_json::json;
 
 use super::vocabularies::large_pieces;
 use super::{Vocabulary, schema};
 use crate::text::grammar::{Grammar, Grammars};
+use crate::text::output::call_grammar::{CallGrammarRequest, call_grammar};
+use crate::text::output::{CallFormat, CallIds, Format, ToolSet};
 use crate::types::constraint::Constraint;
 use crate::types::request::Token;
+use crate::types::tool_choice::ToolChoice;
 
 const MIDDLING: &str = r#"{"type": "object", "properties": {
     "id": {"type": "string", "format": "uuid"},
@@ -83,6 +87,24 @@ fn measure(name: &str, vocabulary: &Vocabulary, constraint: &Constraint) {
     percentiles("accept", accepts);
 }
 
+/// The grammar of `tool_choice: auto` with 20 tools.
+fn optional_calls(calls: CallFormat) -> Constraint {
+    let function = |i| {
+        json!({"type": "function", "function": {"name": format!("look_at_the_thing_{i}"),
+            "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}})
+    };
+    let tools = ToolSet::from_openai(&(0..20).map(function).collect::<Vec<_>>()).unwrap();
+    let format = Format { reasoning: None, calls, ids: CallIds::Any };
+    let request = CallGrammarRequest {
+        format: &format,
+        tools: &tools,
+        choice: &ToolChoice::Auto,
+        calls_max: 20,
+        starts_in_reasoning: false,
+    };
+    Constraint::Lark(call_grammar(&request, &|_| None).unwrap().lark)
+}
+
 #[test]
 #[ignore = "a measurement"]
 fn speed() {
@@ -96,5 +118,8 @@ fn speed() {
     measure("middling schema", &vocabulary, &schema(MIDDLING));
     let json = crate::text::grammar::gbnf::tests::JSON;
     measure("JSON as GBNF", &vocabulary, &Constraint::Gbnf(json.into()));
+    for calls in [CallFormat::Hermes, CallFormat::Llama, CallFormat::Pythonic] {
+        measure(&format!("text and calls of {calls:?}"), &vocabulary, &optional_calls(calls));
+    }
     println!("memory in the end: {} KiB more", resident() - before);
 }

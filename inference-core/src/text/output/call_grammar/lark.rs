@@ -89,6 +89,11 @@ impl<'a> Lark<'a> {
         name
     }
 
+    /// Adds a rule for the shortest text that matches, and returns its name.
+    pub(crate) fn lazy(&mut self, body: &str) -> String {
+        self.attributed("head", "[lazy]", body)
+    }
+
     /// Adds a terminal unless it is already defined; returns its name.
     pub(crate) fn terminal(&mut self, name: &'static str, body: &str) -> &'static str {
         if !self.terminals.contains(&name) {
@@ -107,6 +112,12 @@ impl<'a> Lark<'a> {
     pub(crate) fn up_to(&mut self, delimiter: &'static str) -> String {
         let atoms = self.delimiter(delimiter);
         self.text_and(atoms)
+    }
+
+    /// The delimiter in Lark, if it is a control token.
+    pub(crate) fn token(&mut self, delimiter: &'static str) -> Option<String> {
+        let is_token = self.token_at(delimiter).is_some_and(|(token, _)| token == delimiter);
+        is_token.then(|| join(self.delimiter(delimiter)))
     }
 
     /// A delimiter: the control tokens in it, and plain text between them.

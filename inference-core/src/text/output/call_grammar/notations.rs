@@ -44,10 +44,10 @@ pub(crate) struct CallNotation {
 }
 
 impl CallNotation {
-    /// True if ordinary text may contain the delimiter of a call, or if there is none.
-    pub(crate) fn is_wordy(&self) -> bool {
+    /// True if calls begin with this delimiter.
+    pub(crate) fn begins_with(&self, text: &str) -> bool {
         let first = self.prefix.first().or(self.call.first());
-        !matches!(first, Some(Delimiter(text)) if text.starts_with(['<', '[', ']']))
+        matches!(first, Some(Delimiter(delimiter)) if *delimiter == text)
     }
 }
 
@@ -203,18 +203,29 @@ static APERTUS: CallNotation = CallNotation {
     call: &[Text("{\""), Name, Text("\": "), Arguments, Text("}")],
     ..list(&[Delimiter("<|tools_prefix|>"), Text("[")], &[Text("]"), Delimiter("<|tools_suffix|>")])
 };
+/// Between the messages of GigaChat 3.
+pub(crate) const MESSAGE_END: &str = "<|message_sep|>";
 static GIGA_CHAT: CallNotation = CallNotation {
     prefix: &[],
     call: &[
-        Text("function call"),
-        Delimiter("<|role_sep|>"),
-        Text("\n{\"name\": \""),
+        Delimiter("function call<|role_sep|>"),
+        // In the model's vocabulary, the delimiters contain the line breaks.
+        OptionalDelimiter("\n"),
+        NAME,
         Name,
         ARGUMENTS,
         Arguments,
         Text("}"),
     ],
-    separator: &[Delimiter("<|message_sep|>"), Text("\n\n")],
+    separator: &[Delimiter(MESSAGE_END), OptionalDelimiter("\n\n")],
+    suffix: &[],
+    most: ANY,
+    keys: None,
+};
+static GIGA_CHAT_TOKEN: CallNotation = CallNotation {
+    prefix: &[],
+    call: &[Delimiter("<|function_call|>"), NAME, Name, ARGUMENTS, Arguments, Text("}")],
+    separator: &[],
     suffix: &[],
     most: ANY,
     keys: None,
@@ -254,7 +265,7 @@ static COHERE: CallNotation = CallNotation {
     keys: None,
 };
 static COMMAND_R: CallNotation = CallNotation {
-    prefix: &[Delimiter("Action:"), Text(" ```json\n[\n    ")],
+    prefix: &[Delimiter("Action: ```json"), Text("\n[\n    ")],
     call: &[
         Text("{\n        \"tool_name\": \""),
         Name,
@@ -339,6 +350,7 @@ pub(crate) fn notation(format: CallFormat) -> &'static CallNotation {
         CallFormat::ToolCallLines => &TOOL_CALL_LINES,
         CallFormat::Apertus => &APERTUS,
         CallFormat::GigaChat => &GIGA_CHAT,
+        CallFormat::GigaChatToken => &GIGA_CHAT_TOKEN,
         CallFormat::Solar => &SOLAR,
         CallFormat::Functionary => &FUNCTIONARY,
         CallFormat::Llama => &LLAMA,

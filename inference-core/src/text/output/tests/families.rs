@@ -300,8 +300,8 @@ fn newer_and_older_notations_of_one_family_are_read() {
             "<tool_call>\n{\"name\": \"send\", \"arguments\": {\"days\": 1}}\n</tool_call>",
         ),
         (
-            CallFormat::GigaChat,
-            "<|message_sep|>\n\n<|function_call|>{\"name\": \"send\", \"arguments\": {\"days\": 1}}",
+            CallFormat::GigaChatToken,
+            "<|message_sep|>\n\n<|function_call|>\n{\"name\": \"send\", \"arguments\": {\"days\": 1}}",
         ),
         (
             CallFormat::Hy3Suffixed,
@@ -473,6 +473,7 @@ fn templates_tell_their_family() {
         ("<|inner_prefix|> <|tools_prefix|>[", F::Apertus, true),
         ("<|think|> <|tool_call:begin|>", F::Solar, true),
         ("'function call' ... role_sep=\"<|role_sep|>\n\"", F::GigaChat, false),
+        ("<|function_call|> ... <|role_sep|>", F::GigaChatToken, false),
         ("<tool_calls>\n<tool_call>name<tool_sep>\n<arg_key>", F::Hy3, false),
         (
             "<tool_call:opensource>name<tool_sep:opensource> <think:opensource>",

@@ -239,6 +239,9 @@ pub(crate) fn write(format: CallFormat, calls: &[(&str, Value)]) -> String {
             each(calls, |_, n, a| format!("function call<|role_sep|>\n{}", object(n, a, USUAL)))
                 .join("<|message_sep|>\n\n")
         }
+        F::GigaChatToken => {
+            each(calls, |_, n, a| format!("<|function_call|>{}", object(n, a, USUAL))).concat()
+        }
         F::Solar => {
             let all = each(calls, |i, n, a| {
                 format!(
