@@ -1,6 +1,6 @@
 //! Types that every layer shares. This is the lowest layer: nothing here imports another folder.
 
-pub(crate) mod api;
+pub mod api;
 pub(crate) mod atomic_file;
 pub mod class;
 pub mod error;

@@ -14,8 +14,8 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use inference_protocol::fleet::{
-    EPOCH_HEADER, GATEWAY_HEADER, JOIN_PATH, JOIN_UPGRADE, ModelStatus, NODE_HEADER, NodeState,
-    NodeStatus, STATUS_PATH, TENANT_HEADER, VERSION, VERSION_HEADER,
+    EPOCH_HEADER, GATEWAY_HEADER, JOIN_PATH, JOIN_UPGRADE, ModelDetails, ModelStatus, NODE_HEADER,
+    NodeState, NodeStatus, STATUS_PATH, TENANT_HEADER, VERSION, VERSION_HEADER,
 };
 use inference_protocol::openai::INVALID_REQUEST;
 use inference_protocol::resume::{Mark, RESUME_HEADER, Resume, Usage};
@@ -91,6 +91,7 @@ pub fn healthy(name: &str, slots: u32) -> NodeStatus {
         digest: "d".into(),
         context_tokens: 1024,
         created: 1,
+        details: ModelDetails::default(),
     };
     NodeStatus {
         version: VERSION,

@@ -1,10 +1,31 @@
-//! Responses of the Responses API in memory, each visible only to its tenant.
+//! Responses of the Responses API in memory, each visible only to its tenant, and to the user of
+//! the tenant who made it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 pub use inference_translation::store::Limits;
 use inference_translation::store::{Store, Stored};
+
+use crate::types::user::UserId;
+
+/// Who of a tenant reads or deletes a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// This user, or somebody whose key has no users.
+    User(Option<UserId>),
+    /// Somebody whose request cannot say which user it is for.
+    Unnamed,
+}
+
+impl Reader {
+    fn sees(self, stored: &Stored) -> bool {
+        match self {
+            Self::User(user) => stored.owner() == user.map(u64::from),
+            Self::Unnamed => true,
+        }
+    }
+}
 
 /// The store, and when its clock began.
 #[derive(Debug)]
@@ -24,8 +45,9 @@ impl Responses {
         self.lock().configure(self.now(), limits);
     }
 
-    /// Stores a tenant's response. May delete older ones.
-    pub(crate) fn insert(&self, tenant: &str, stored: Stored) {
+    /// Stores the response of a tenant's user. May delete older ones.
+    pub(crate) fn insert(&self, tenant: &str, user: Option<UserId>, stored: Stored) {
+        let stored = stored.owned_by(user.map(u64::from));
         if !self.lock().insert(self.now(), tenant, stored) {
             tracing::debug!(
                 tenant,
@@ -34,14 +56,16 @@ impl Responses {
         }
     }
 
-    /// A tenant's response.
-    pub(crate) fn get(&self, tenant: &str, id: &str) -> Option<Arc<Stored>> {
-        self.lock().get(self.now(), tenant, id)
+    /// A tenant's response, if the reader may see it.
+    pub(crate) fn get(&self, tenant: &str, reader: Reader, id: &str) -> Option<Arc<Stored>> {
+        self.lock().get(self.now(), tenant, id).filter(|stored| reader.sees(stored))
     }
 
-    /// Deletes a tenant's response. Returns false if there is none.
-    pub(crate) fn delete(&self, tenant: &str, id: &str) -> bool {
-        self.lock().delete(self.now(), tenant, id)
+    /// Deletes a tenant's response. Returns false if there is none that the reader may see.
+    pub(crate) fn delete(&self, tenant: &str, reader: Reader, id: &str) -> bool {
+        let (mut store, now) = (self.lock(), self.now());
+        let found = store.get(now, tenant, id);
+        found.is_some_and(|stored| reader.sees(&stored)) && store.delete(now, tenant, id)
     }
 
     /// Number of responses, and their bytes.

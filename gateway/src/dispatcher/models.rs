@@ -1,6 +1,9 @@
 //! What the fleet serves.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use inference_protocol::fleet::ModelStatus;
 
 use super::Dispatcher;
 use crate::types::served_model::ServedModel;
@@ -21,9 +24,20 @@ impl Dispatcher {
         self.lock().scheduler.fleet.serves(model)
     }
 
-    /// Number of ready endpoints that serve a model, counted up to `most`.
-    pub(crate) fn count_endpoints(&self, model: &str, most: usize) -> usize {
-        self.lock().scheduler.fleet.paces(model).take(most).count()
+    /// The model file that most ready endpoints of a model serve, with the smallest context, and
+    /// the number of these endpoints.
+    pub(crate) fn commonest_file(&self, model: &str) -> Option<(Arc<ModelStatus>, usize)> {
+        let core = self.lock();
+        let mut files: BTreeMap<&str, (&Arc<ModelStatus>, usize)> = BTreeMap::new();
+        for served in core.scheduler.fleet.served_as(model) {
+            let (smallest, count) = files.entry(&served.digest).or_insert((served, 0));
+            *count += 1;
+            if served.context_tokens < smallest.context_tokens {
+                *smallest = served;
+            }
+        }
+        let (file, count) = files.into_values().max_by_key(|(_, count)| *count)?;
+        Some((file.clone(), count))
     }
 
     /// The model, if only one is served of those that `is_allowed`.

@@ -13,6 +13,7 @@ const MODELS_MAX: usize = 64;
 /// Slots per node; many times what any machine decodes concurrently.
 const SLOTS_MAX: u32 = 4096;
 /// Context size in tokens; sixteen times today's longest.
+const FAMILY_BYTES_MAX: usize = 64;
 const CONTEXT_TOKENS_MAX: u32 = 1 << 24;
 /// Largest plausible speed in tokens per second.
 const SPEED_MAX: f32 = 1e7;
@@ -102,10 +103,17 @@ fn check_models(models: &[ModelStatus]) -> Result<(), StatusProblem> {
     if names.len() < models.len() {
         return Err(StatusProblem::Duplicate);
     }
+    if let Some(model) = models.iter().find(|model| !is_family(&model.details.family)) {
+        return Err(StatusProblem::Model(model.id.clone()));
+    }
     match models.iter().find(|model| model.context_tokens > CONTEXT_TOKENS_MAX) {
         Some(model) => Err(StatusProblem::Context(model.id.clone(), model.context_tokens)),
         None => Ok(()),
     }
+}
+
+fn is_family(text: &str) -> bool {
+    text.len() <= FAMILY_BYTES_MAX && !text.chars().any(char::is_control)
 }
 
 fn is_speed(speed: &f32) -> bool {
@@ -142,7 +150,13 @@ mod tests {
             node: "a".into(),
             epoch: 1,
             state: NodeState::Ready,
-            models: vec![ModelStatus { id, digest, context_tokens: 8, created: 0 }],
+            models: vec![ModelStatus {
+                id,
+                digest,
+                context_tokens: 8,
+                created: 0,
+                details: Default::default(),
+            }],
             slots: 4,
             slots_busy_elsewhere: 0,
             queued: 0,

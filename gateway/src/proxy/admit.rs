@@ -10,6 +10,7 @@ use flotilla_listeners::timers::NOISE_BYTES_MAX;
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderName};
+use inference_protocol::fleet::ModelStatus;
 use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
 use inference_protocol::openai::{self, Invalid, Lengths, ParseError, RoutingFields};
 use inference_translation::{llama_server, ollama};
@@ -18,6 +19,8 @@ use tokio::time::Instant;
 use super::authenticate::Authenticated;
 use super::translation::{self, Sources, Translated, Translation};
 use crate::access::keys::Caller;
+use crate::access::responses::Reader;
+use crate::access::users::UserSource;
 use crate::config::Config;
 use crate::context::Gateway;
 use crate::dispatcher::{BodyReservation, Dispatcher};
@@ -41,6 +44,8 @@ pub(crate) struct Admitted {
     pub context: Arc<RequestContext>,
     /// The API by which endpoints serve it.
     pub api: Api,
+    /// The model file that endpoints must serve; `None` if any will do.
+    pub origin: Option<Arc<ModelStatus>>,
     /// Translates the response, if the client called another API.
     pub translation: Option<Translation>,
     /// The tenant.
@@ -97,6 +102,7 @@ impl Admitted {
         Self {
             context: self.context.clone(),
             api: self.api,
+            origin: self.origin.clone(),
             translation: None,
             tenant: self.tenant.clone(),
             user: self.user,
@@ -152,8 +158,9 @@ pub(crate) async fn admit(
     let mut reading = dispatcher.body_reservation(&caller.tenant, caller.key.limits.queue, class);
     let bounds = BodyLimits { bytes_max: limits.body_bytes_max, time_max: timeouts.body };
     let body = read_body(headers, body, bounds, &mut reading).await?;
+    let written = body.clone();
     let sources = Sources {
-        stored: &|id| gateway.responses.get(&caller.tenant, id),
+        stored: &|id| gateway.responses.get(&caller.tenant, reader(caller, headers, &written)?, id),
         only_model: &|| dispatcher.only_model(|model| caller.allows(model)),
     };
     let body = match *api {
@@ -195,6 +202,7 @@ pub(crate) async fn admit(
     Ok(Admission::Request(Admitted {
         context: context.clone(),
         api,
+        origin: None,
         translation,
         is_alias: model.is_some() || known != named,
         model: model.unwrap_or_else(|| known.into()),
@@ -214,6 +222,18 @@ pub(crate) async fn admit(
         prefix,
         body,
     }))
+}
+
+/// Whose stored responses the request may continue. `None` if the id of its user is wrong, which is
+/// refused later.
+fn reader(caller: &Caller, headers: &HeaderMap, body: &[u8]) -> Option<Reader> {
+    let user = match caller.user_of_head(headers).ok()? {
+        None if caller.key.users.source == UserSource::Field => {
+            caller.user(headers, &openai::parse(body).ok()?).ok()?
+        }
+        user => user,
+    };
+    Some(Reader::User(user))
 }
 
 /// What a request for the properties of a model would say if it had a body.

@@ -100,7 +100,8 @@ impl Drive {
             is_streamed: admitted.is_streamed,
             deadline: gateway.dispatcher.clock_of(admitted.deadline),
         };
-        let mut attempts = Attempts::new(limits, facts, first(&admitted));
+        let attempts = Attempts::new(limits, facts, first(&admitted));
+        let mut attempts = attempts.restricted_to(admitted.origin.clone());
         attempts.start();
         let translation = admitted.translation.take();
         Self {
@@ -179,7 +180,7 @@ impl Drive {
             self.record.record_success(200, 0);
         }
         if let Some(stored) = self.translation.as_mut().and_then(Translation::stored) {
-            self.gateway.responses.insert(&self.admitted.tenant, stored);
+            self.gateway.responses.insert(&self.admitted.tenant, self.admitted.user, stored);
         }
         next
     }

@@ -1,5 +1,6 @@
 //! Serves embeddings or scores of a long list with all nodes of the model. Each part of the list is
-//! a request of its own, with its own slot, retries, and hedges; their responses become one.
+//! a request of its own, with its own slot, retries, and hedges; their responses become one. All
+//! nodes use the same model file: results of different files cannot be compared.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use hyper::Response;
 use hyper::header::HeaderValue;
+use inference_protocol::fleet::ModelStatus;
 use inference_protocol::openai::split::{ListKind, Split};
 use tokio::time::Instant;
 
@@ -30,6 +32,8 @@ const PARALLEL_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Plan {
     split: Split,
+    /// The model file.
+    origin: Arc<ModelStatus>,
     /// How many parts are served at a time: as many as there are endpoints, and as the limits on
     /// concurrent requests allow.
     parallel: usize,
@@ -42,10 +46,11 @@ pub(crate) fn plan(gateway: &Gateway, admitted: &Admitted, record: &mut Record) 
         Api::Rerank => ListKind::Documents,
         _ => return None,
     };
-    let parallel = gateway.dispatcher.count_endpoints(&admitted.model, PARALLEL_MAX);
+    let (origin, endpoints) = gateway.dispatcher.commonest_file(&admitted.model)?;
+    let parallel = endpoints.min(PARALLEL_MAX);
     let split = (parallel > 1).then(|| Split::of(kind, &admitted.body)).flatten()?;
     let parallel = record.widen(parallel.min(split.len()));
-    (parallel > 1).then_some(Plan { split, parallel })
+    (parallel > 1).then_some(Plan { split, origin, parallel })
 }
 
 /// Serves a split request. If a part fails, so does the request, and the other parts are cancelled.
@@ -57,6 +62,7 @@ pub(crate) async fn serve(
     plan: Plan,
 ) -> Result<Response<Body>, Error> {
     let mut translation = admitted.translation.take();
+    admitted.origin = Some(plan.origin);
     let patience = admitted.deadline.saturating_duration_since(Instant::now());
     let records = record.split();
     let parts = Parts { gateway, settings, admitted, records, split: plan.split, patience };

@@ -194,7 +194,7 @@ impl Attempts {
         match (purpose, self.current.take()) {
             _ if self.is_over => self.release(attempt, AttemptOutcome::Unknown),
             (Purpose::Next, None) => self.begin(attempt, purpose),
-            (Purpose::Move, Some(old)) => {
+            (Purpose::Move, Some(old)) if self.progress.is_resumable() => {
                 self.retry.exclude(&old.target);
                 self.actions.push_back(AttemptAction::Moved);
                 self.release(old, AttemptOutcome::Unknown);

@@ -434,10 +434,18 @@ impl<L> Fleet<L> {
     /// Slots and measured speed of the ready nodes that serve `model`, or of its external endpoints
     /// if no node does.
     pub(crate) fn paces(&self, model: &str) -> impl Iterator<Item = (u32, Option<&RequestPace>)> {
+        self.ready_for(model).map(move |e| (e.status.slots, e.pace(model)))
+    }
+
+    /// The model as each of these endpoints serves it.
+    pub(crate) fn served_as(&self, model: &str) -> impl Iterator<Item = &Arc<ModelStatus>> {
+        self.ready_for(model).filter_map(move |e| e.model(model))
+    }
+
+    fn ready_for(&self, model: &str) -> impl Iterator<Item = &Endpoint<L>> {
         let index = if self.is_external_only(model) { &self.externals } else { &self.index };
         let ids = index.of(model).into_iter().flat_map(ModelEndpoints::all);
-        let ready = ids.filter_map(|id| self.endpoints.get(&id)).filter(|e| e.is_ready());
-        ready.map(move |e| (e.status.slots, e.pace(model)))
+        ids.filter_map(|id| self.endpoints.get(&id)).filter(|e| e.is_ready())
     }
 
     /// An endpoint by id.

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use flotilla_listeners::request_body::BodyLimits;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
+use inference_protocol::fleet::ModelStatus;
 use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
 use inference_protocol::openai::{Model, ModelList, to_json};
 use inference_translation::messages::models as anthropic;
-use inference_translation::ollama::{self, Capability};
+use inference_translation::ollama;
 use percent_encoding::percent_decode_str;
 
 use crate::access::keys::Caller;
@@ -71,21 +72,35 @@ pub(crate) fn list<B>(
             let data = all().map(|(id, model)| listing_of(id, model)).collect();
             response::json(to_json(&ModelList::new(data)))
         }
-        Listing::Tags => response::json(ollama::tags(&all().map(described).collect::<Vec<_>>())),
-        Listing::Running => response::json(ollama::ps(&all().map(described).collect::<Vec<_>>())),
+        Listing::Tags | Listing::Running => {
+            let files: Vec<_> = models.keys().map(|id| file(gateway, &caller, id)).collect();
+            let each = all().zip(&files).map(|((id, model), file)| described(id, model, file));
+            let each: Vec<_> = each.collect();
+            let is_tags = listing == Listing::Tags;
+            response::json(if is_tags { ollama::tags(&each) } else { ollama::ps(&each) })
+        }
     })
 }
 
 /// What Ollama's clients learn of a model.
-fn described((name, model): (&str, ServedModel)) -> ollama::Model<'_> {
-    let capabilities = &[Capability::Completion, Capability::Tools];
-    ollama::Model {
+fn described<'a>(name: &'a str, model: ServedModel, file: &'a ModelStatus) -> ollama::Model<'a> {
+    let is_digest = |text: &&str| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let described = ollama::Model {
         name,
+        digest: Some(file.digest.as_str()).filter(is_digest),
         modified: Some(model.created),
         context_tokens: context(model).map(u64::from),
-        capabilities,
         ..ollama::Model::default()
-    }
+    };
+    described.with_details(&file.details)
+}
+
+/// The model file that most endpoints of the model with this name or alias serve; nothing is known
+/// of it if there is none.
+fn file(gateway: &Gateway, caller: &Caller, name: &str) -> Arc<ModelStatus> {
+    let named = |name| gateway.dispatcher.commonest_file(caller.model(name));
+    let found = named(name).or_else(|| named(ollama::without_latest(name)));
+    found.map_or_else(Arc::default, |(file, _)| file)
 }
 
 /// An external endpoint does not tell its context.
@@ -118,7 +133,8 @@ pub(crate) async fn show(
     let name = ollama::requested_model(&body).map_err(Error::Invalid)?;
     let models = served(gateway, &caller);
     let model = find(&models, &name).or_else(|_| find(&models, ollama::without_latest(&name)))?;
-    Ok(response::json(ollama::show(&described((&name, model)))))
+    let file = file(gateway, &caller, &name);
+    Ok(response::json(ollama::show(&described(&name, model, &file))))
 }
 
 /// Models that are served and that the key may use, by name and alias. The list of each key is

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus, VERSION};
+use inference_protocol::fleet::{ModelDetails, ModelStatus, NodeState, NodeStatus, VERSION};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -86,6 +86,7 @@ fn listed(endpoint: &ExternalEndpoint, models: &[String]) -> Vec<ModelStatus> {
         digest: name(endpoint),
         context_tokens: u32::MAX,
         created: 0,
+        details: ModelDetails::default(),
     };
     models.iter().map(model).collect()
 }

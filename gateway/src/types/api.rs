@@ -42,6 +42,25 @@ impl Api {
         Self::Props,
     ];
 
+    /// Paths of `POST` requests. The first of an endpoint is OpenAI's, if it is at OpenAI.
+    pub const PATHS: [(&'static str, Self); 15] = [
+        ("/v1/chat/completions", Self::ChatCompletions),
+        ("/chat/completions", Self::ChatCompletions),
+        ("/v1/completions", Self::Completions),
+        ("/completions", Self::Completions),
+        ("/v1/embeddings", Self::Embeddings),
+        ("/embeddings", Self::Embeddings),
+        ("/v1/rerank", Self::Rerank),
+        ("/v2/rerank", Self::Rerank),
+        ("/rerank", Self::Rerank),
+        ("/v1/reranking", Self::Rerank),
+        ("/reranking", Self::Rerank),
+        ("/v1/chat/completions/input_tokens", Self::InputTokens),
+        ("/tokenize", Self::Tokenize),
+        ("/detokenize", Self::Detokenize),
+        ("/apply-template", Self::ApplyTemplate),
+    ];
+
     /// The endpoint's URI on a node.
     pub fn uri(self) -> Uri {
         static URIS: LazyLock<[Uri; Api::ALL.len()]> =
@@ -98,19 +117,7 @@ impl Api {
 
     /// The endpoint at `path`, if there is one.
     pub fn at(path: &str) -> Option<Self> {
-        match path {
-            "/v1/chat/completions" | "/chat/completions" => Some(Self::ChatCompletions),
-            "/v1/completions" | "/completions" => Some(Self::Completions),
-            "/v1/embeddings" | "/embeddings" => Some(Self::Embeddings),
-            "/v1/rerank" | "/v2/rerank" | "/rerank" | "/v1/reranking" | "/reranking" => {
-                Some(Self::Rerank)
-            }
-            "/v1/chat/completions/input_tokens" => Some(Self::InputTokens),
-            "/tokenize" => Some(Self::Tokenize),
-            "/detokenize" => Some(Self::Detokenize),
-            "/apply-template" => Some(Self::ApplyTemplate),
-            _ => None,
-        }
+        Self::PATHS.iter().find(|(known, _)| *known == path).map(|(_, api)| *api)
     }
 }
 

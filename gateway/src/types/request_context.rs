@@ -131,7 +131,13 @@ mod tests {
                 tokio::task::yield_now().await;
                 context.set_tenant("a".into());
                 let (id, digest) = ("m".into(), "1".into());
-                let model = Arc::new(ModelStatus { id, digest, context_tokens: 8, created: 0 });
+                let model = Arc::new(ModelStatus {
+                    id,
+                    digest,
+                    context_tokens: 8,
+                    created: 0,
+                    details: Default::default(),
+                });
                 context.set_endpoint("first".into(), model.clone());
                 context.set_endpoint("second".into(), model);
                 (before, current())

@@ -30,6 +30,12 @@ impl Display for UserId {
     }
 }
 
+impl From<UserId> for u64 {
+    fn from(user: UserId) -> Self {
+        user.0
+    }
+}
+
 impl From<UserId> for String {
     fn from(user: UserId) -> Self {
         user.to_string()

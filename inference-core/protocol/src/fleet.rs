@@ -90,7 +90,7 @@ impl NodeState {
 }
 
 /// One model that a node serves.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelStatus {
     /// The name that clients use.
     pub id: String,
@@ -100,6 +100,30 @@ pub struct ModelStatus {
     pub context_tokens: u32,
     /// Unix time in seconds when the model was loaded.
     pub created: u64,
+    /// What it is and can do.
+    #[serde(default)]
+    pub details: ModelDetails,
+}
+
+/// What a model is and can do, for lists of models. Absent parts are unknown.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ModelDetails {
+    /// Its architecture, such as `llama`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub family: String,
+    /// Size of its weights in bytes.
+    pub bytes: u64,
+    /// Number of its parameters.
+    pub parameters: u64,
+    /// Dimensions of its embeddings.
+    pub embedding_width: u32,
+    /// It embeds or ranks texts and generates none.
+    pub embeds: bool,
+    /// It can reason before it responds.
+    pub reasons: bool,
+    /// It can fill gaps in a text.
+    pub fills: bool,
 }
 
 /// Facts about a node, never commands. One line of the status stream, and the agent's `/health`.

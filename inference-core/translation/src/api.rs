@@ -40,6 +40,21 @@ impl ClientApi {
         Self::LlamaProps,
     ];
 
+    /// Paths of `POST` requests.
+    pub const PATHS: [(&'static str, Self); 11] = [
+        ("/v1/messages", Self::Messages),
+        ("/v1/messages/count_tokens", Self::CountTokens),
+        ("/api/chat", Self::OllamaChat),
+        ("/api/generate", Self::OllamaGenerate),
+        ("/api/embed", Self::OllamaEmbed),
+        ("/api/embeddings", Self::OllamaEmbeddings),
+        ("/v1/responses", Self::Responses),
+        ("/v1/responses/input_tokens", Self::InputTokens),
+        ("/completion", Self::LlamaCompletion),
+        ("/infill", Self::LlamaInfill),
+        ("/embedding", Self::LlamaEmbedding),
+    ];
+
     /// Label in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
@@ -79,20 +94,7 @@ impl ClientApi {
     /// path with rerank requests; see [`crate::rerank::has_texts`]. [`Self::LlamaProps`] has no
     /// body.
     pub fn at(path: &str) -> Option<Self> {
-        match path {
-            "/v1/messages" => Some(Self::Messages),
-            "/v1/messages/count_tokens" => Some(Self::CountTokens),
-            "/api/chat" => Some(Self::OllamaChat),
-            "/api/generate" => Some(Self::OllamaGenerate),
-            "/api/embed" => Some(Self::OllamaEmbed),
-            "/api/embeddings" => Some(Self::OllamaEmbeddings),
-            "/v1/responses" => Some(Self::Responses),
-            "/v1/responses/input_tokens" => Some(Self::InputTokens),
-            "/completion" => Some(Self::LlamaCompletion),
-            "/infill" => Some(Self::LlamaInfill),
-            "/embedding" => Some(Self::LlamaEmbedding),
-            _ => None,
-        }
+        Self::PATHS.iter().find(|(known, _)| *known == path).map(|(_, api)| *api)
     }
 
     /// The body of an error response with this status.

@@ -1,6 +1,7 @@
 //! Responses in memory, for `previous_response_id` and `GET /v1/responses/{id}`.
 //!
-//! A [`Store`] belongs to one gateway or agent. Tenants do not see each other's responses. A
+//! A [`Store`] belongs to one gateway or agent. Tenants do not see each other's responses; the
+//! program that stores one says which of the tenant's users owns it, and checks who reads it. A
 //! response shares the turns before it with the responses of those turns, so a conversation costs
 //! each turn once.
 
@@ -78,6 +79,8 @@ pub struct Stored {
     pub(crate) earlier: Vec<Arc<Turn>>,
     /// Its own turn.
     pub(crate) own: Arc<Turn>,
+    /// The tenant's user whose response it is.
+    pub(crate) owner: Option<u64>,
 }
 
 impl Stored {
@@ -89,6 +92,17 @@ impl Stored {
     /// The response object, as JSON: the body of `GET /v1/responses/{id}`.
     pub fn response(&self) -> &[u8] {
         &self.own.response
+    }
+
+    /// The tenant's user whose response it is, by a number of the program that stores it.
+    pub fn owner(&self) -> Option<u64> {
+        self.owner
+    }
+
+    /// The response of this user.
+    #[must_use]
+    pub fn owned_by(self, owner: Option<u64>) -> Self {
+        Self { owner, ..self }
     }
 
     /// The turns, oldest first; the last is the response's own.

@@ -58,6 +58,18 @@ pub(crate) struct EngineFacts {
     pub sizes: Box<ModelSizes>,
     /// True if it may compute several tokens of a response at once.
     pub speculates: bool,
+    pub model: Box<ModelFacts>,
+}
+
+/// What the model is and can do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ModelFacts {
+    /// Its architecture, such as `llama`.
+    pub family: String,
+    /// True if it embeds or ranks texts and generates none.
+    pub embeds: bool,
+    /// True if it can fill gaps in a text.
+    pub fills: bool,
 }
 
 /// What the chat template does not do.
@@ -138,6 +150,7 @@ impl EngineFacts {
             sampling: Box::default(),
             sizes: Box::default(),
             speculates: false,
+            model: Box::new(ModelFacts { family: "llama".into(), embeds: false, fills: false }),
         }
     }
 }

@@ -28,7 +28,9 @@ use inference_core::types::request::{
 };
 
 use crate::engine::affinity::stay_on;
-use crate::engine::ipc::{Command, EngineFacts, Report, TemplateFacts, encode, read_frame};
+use crate::engine::ipc::{
+    Command, EngineFacts, ModelFacts, Report, TemplateFacts, encode, read_frame,
+};
 use crate::engine::model_files::ModelFiles;
 use crate::engine::model_files::digest::Fingerprint;
 use crate::engine::options::EngineOptions;
@@ -265,6 +267,7 @@ impl Prompts {
     fn load(&self, files: &mut ModelFiles) -> Result<(Preparer, Running), String> {
         let loaded = self.load_weights(files).map_err(|e| e.to_string())?;
         let Loaded { preparer, running, sizes, digest, speculates } = loaded;
+        let embeds = matches!(running, Running::Embeds { .. });
         if files.detect_change().map_err(|e| e.to_string())? {
             return Err(CHANGED.into());
         }
@@ -285,6 +288,11 @@ impl Prompts {
             sampling: Box::new(files.header().sampling),
             sizes: Box::new(sizes),
             speculates,
+            model: Box::new(ModelFacts {
+                family: files.header().architecture.clone(),
+                embeds,
+                fills: !embeds && preparer.fills(),
+            }),
         }));
         Ok((preparer, running))
     }

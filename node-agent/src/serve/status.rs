@@ -9,17 +9,31 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{Response, StatusCode};
 use inference_protocol::fleet::{
-    ModelStatus, NodeState, NodeStatus, STATUS_INTERVAL_MS, VERSION, Vitals,
+    ModelDetails, ModelStatus, NodeState, NodeStatus, STATUS_INTERVAL_MS, VERSION, Vitals,
 };
 use inference_protocol::openai::to_json;
 use tokio::sync::watch;
 
 use crate::engine::client::{EngineState, Figures, LinkId};
+use crate::engine::ipc::EngineFacts;
 use crate::serve::node::Node;
 use crate::types::response::{self, Body};
 
 /// Changes within this time are reported together.
 const COALESCE: Duration = Duration::from_millis(20);
+
+/// What clients learn of the model.
+pub(crate) fn details(engine: &EngineFacts) -> ModelDetails {
+    ModelDetails {
+        family: engine.model.family.clone(),
+        bytes: engine.sizes.bytes,
+        parameters: engine.sizes.parameters,
+        embedding_width: engine.sizes.embedding_width,
+        embeds: engine.model.embeds,
+        reasons: engine.format.reasons(),
+        fills: engine.model.fills,
+    }
+}
 
 /// The node's status from the point of view of `link`.
 pub(crate) fn facts(node: &Node, link: LinkId) -> NodeStatus {
@@ -35,6 +49,7 @@ pub(crate) fn facts(node: &Node, link: LinkId) -> NodeStatus {
         digest: e.digest.to_string(),
         context_tokens: e.context_tokens,
         created: node.created,
+        details: details(e),
     });
     NodeStatus {
         version: VERSION,

@@ -3,6 +3,7 @@
 use flotilla_gateway::control::admin::NodeList;
 use flotilla_gateway::control::health::FleetHealth;
 use flotilla_gateway::control::overview::{History, OVERVIEW_PATH, Overview, RECENT_PATH};
+use flotilla_gateway::types::api::Api;
 use inference_protocol::fleet::NodeStatus;
 use inference_protocol::openai::{self, Endpoint};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
@@ -109,6 +110,7 @@ pub fn description() -> Value {
         |said, content| looks("gateway", said, content),
     );
     operators(&mut types, &mut paths);
+    other_paths(&mut paths);
     let error = types.answer::<openai::ErrorBody>();
     json!({
         "openapi": "3.1.0",
@@ -281,6 +283,21 @@ fn looks(tag: &str, said: &str, content: Value) -> Value {
     })
 }
 
+/// Other paths of the same operations.
+fn other_paths(paths: &mut Map<String, Value>) {
+    let mut same = |path: &str, main: &str| {
+        let target = format!("#/paths/{}", main.replace('~', "~0").replace('/', "~1"));
+        paths.insert(path.into(), json!({"$ref": target}));
+    };
+    same("/models", "/v1/models");
+    for (path, api) in Api::PATHS {
+        let main = Api::PATHS.iter().find(|(_, of)| *of == api).map_or(path, |(main, _)| *main);
+        if path != main && !["/v2/rerank", "/rerank"].contains(&path) {
+            same(path, main);
+        }
+    }
+}
+
 fn looking(types: &mut Types, paths: &mut Map<String, Value>) {
     let list = looks("gateway", "Lists models", as_json(types.answer::<openai::ModelList>()));
     paths.insert("/v1/models".into(), json!({"get": list}));
@@ -288,6 +305,13 @@ fn looking(types: &mut Types, paths: &mut Map<String, Value>) {
     one["parameters"] =
         json!([{"name": "model", "in": "path", "required": true, "schema": {"type": "string"}}]);
     paths.insert("/v1/models/{model}".into(), json!({"get": one}));
+    let slots = json!({"schema": {"type": "array", "items": {"type": "object"}}});
+    let slots = looks(
+        "agent",
+        "The node's slots, as llama-server tells them",
+        json!({"application/json": slots}),
+    );
+    paths.insert("/slots".into(), json!({"get": slots}));
     let text = || json!({"text/plain": {"schema": {"type": "string"}}});
     let object = json!({"application/json": {"schema": {"type": "object"}}});
     let numbers = json!({"oneOf": [types.answer::<FleetHealth>(), types.answer::<NodeStatus>()]});

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use fleet_tests::process::{Agent, Fleet, run_command};
 use fleet_tests::{chat, eventually, root};
+use flotilla_gateway::types::api::Api;
+use hyper::Method;
 use inference_protocol::openai;
+use inference_translation::ClientApi;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
@@ -116,6 +119,51 @@ fn every_field_and_path_of_the_reference_is_described() {
         }
     }
     assert!(compared > 50, "only {compared} names were found");
+}
+
+#[test]
+fn every_path_that_clients_may_post_to_is_described() {
+    let shipped = shipped();
+    let native = Api::PATHS.iter().map(|(path, _)| *path);
+    for path in native.chain(ClientApi::PATHS.iter().map(|(path, _)| *path)) {
+        let item = &shipped["paths"][path];
+        let item = match item["$ref"].as_str() {
+            Some(target) => shipped.pointer(&target[1..]).unwrap(),
+            None => item,
+        };
+        assert!(item["post"]["summary"].is_string(), "{path}: {item}");
+    }
+}
+
+/// The method and path of every operation.
+fn operations(described: &Value) -> Vec<(Method, String)> {
+    let mut all = Vec::new();
+    for (path, item) in described["paths"].as_object().unwrap() {
+        let target = item["$ref"].as_str().map(|target| described.pointer(&target[1..]).unwrap());
+        for (method, _) in target.unwrap_or(item).as_object().unwrap() {
+            all.push((method.to_uppercase().parse().unwrap(), path.clone()));
+        }
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_operation_that_is_described_is_one_of_a_listener() {
+    let fleet = Fleet::start("").await;
+    let agent = fleet.join("a", &[]).await;
+    let operations = operations(&shipped());
+    for (method, path) in &operations {
+        let sent = path.replace("{model}", "flotilla-demo").replace("{node}", "a");
+        let sent = sent.replace("{id}", "resp_1");
+        let mut statuses = Vec::new();
+        for listener in [&fleet.client, &fleet.admin, &agent.client] {
+            let answer = listener.try_send(method.clone(), &sent, "{}".into()).await.unwrap();
+            let is_unknown = String::from_utf8_lossy(&answer.body).contains("unknown_url");
+            statuses.extend((!is_unknown).then_some(answer.status));
+        }
+        assert!(statuses.iter().any(|status| *status != 405), "{method} {path}: {statuses:?}");
+    }
+    assert!(operations.len() > 50, "{}", operations.len());
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Long lists of texts are embedded and scored by all nodes of the model.
 
-use fleet_tests::SOON;
 use fleet_tests::client::Answer;
-use fleet_tests::mock_node::{Asked, MockNode};
+use fleet_tests::mock_node::{Asked, MockNode, healthy};
 use fleet_tests::process::metric;
+use fleet_tests::{SOON, eventually};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -224,4 +224,27 @@ async fn ollamas_lists_are_split_too() {
     next(&mut a, &mut b).await.refuse(400);
     let refused = running.await.unwrap();
     assert_eq!((refused.status, &refused.json()["error"]), (400, &json!("no")));
+}
+
+#[tokio::test]
+async fn parts_go_only_to_nodes_with_the_commonest_model_file() {
+    let gateway = Gateway::start("").await;
+    let mut other = healthy("c", 4);
+    other.models[0].digest = "another".into();
+    let (mut a, mut b) = (gateway.node("a", 1).await, gateway.node("b", 1).await);
+    let mut c = gateway.node_with(other).await;
+    let running = posts(&gateway, EMBEDDINGS, embed(100));
+    for _ in 0..2 {
+        let (first, second) = (a.asked().await, b.asked().await);
+        answer(first);
+        answer(second);
+    }
+    check_embeddings(&running.await.unwrap(), 100);
+    // One node of each file: the list is not split.
+    gateway.is_idle().await;
+    b.dies();
+    eventually("b to be gone", async || (gateway.linked().await == 2).then_some(())).await;
+    let running = posts(&gateway, EMBEDDINGS, embed(100));
+    assert_eq!(answer(next(&mut a, &mut c).await), 100);
+    check_embeddings(&running.await.unwrap(), 100);
 }

@@ -1,8 +1,11 @@
 //! Users behind one key whose clients speak other APIs than chat completions.
 
+use bytes::Bytes;
 use fleet_tests::client::{Answer, Client};
 use fleet_tests::eventually;
+use fleet_tests::mock_node::MockNode;
 use fleet_tests::process::metric;
+use hyper::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -128,4 +131,74 @@ async fn users_of_responses_and_messages_share_fairly() {
         }
         gateway.is_idle().await;
     }
+}
+
+/// The id of a response that the client asks for and that the node gives.
+async fn stored_by(client: &Client, node: &mut MockNode, fields: Value) -> String {
+    let asking = post(client, request(RESPONSES, "Hi", fields));
+    node.asked().await.answer("Hello");
+    asking.await.unwrap().json()["id"].as_str().unwrap().to_string()
+}
+
+fn post(client: &Client, request: Value) -> JoinHandle<Answer> {
+    let client = client.clone();
+    tokio::spawn(async move { client.post(RESPONSES, request.to_string()).await })
+}
+
+async fn delete(client: &Client, path: &str) -> u16 {
+    client.try_send(Method::DELETE, path, Bytes::new()).await.unwrap().status
+}
+
+async fn is_unknown_to(client: &Client, id: &str, fields: Value) {
+    let mut continued = request(RESPONSES, "Go on", fields);
+    continued["previous_response_id"] = id.into();
+    let refused = client.post(RESPONSES, continued.to_string()).await;
+    assert_eq!(refused.status, 400, "{}", refused.json());
+    assert_eq!(refused.json()["error"]["param"], "previous_response_id");
+}
+
+#[tokio::test]
+async fn a_stored_response_belongs_to_the_user_whom_the_header_names() {
+    let keys = format!("keys: [{{name: webui, sha256: {ADA}, users: header}}]\n");
+    let gateway = Gateway::start_with_keys(&keys, "").await;
+    let webui = gateway.client.with_key(Some("key-of-ada"));
+    let (ada, eve) = (webui.with_header("x-user-id", "ada"), webui.with_header("x-user-id", "eve"));
+    let mut a = gateway.node("a", 1).await;
+    let id = stored_by(&ada, &mut a, json!({})).await;
+    let path = format!("{RESPONSES}/{id}");
+    for other in [&eve, &webui] {
+        assert_eq!(other.get(&path).await.status, 404);
+        assert_eq!(other.get(&format!("{path}/input_items")).await.status, 404);
+        assert_eq!(delete(other, &path).await, 404);
+        is_unknown_to(other, &id, json!({"user": "ada"})).await;
+    }
+    let continued =
+        post(&ada, json!({"model": "flotilla-demo", "input": "b", "previous_response_id": id}));
+    a.asked().await.answer("More");
+    assert_eq!(continued.await.unwrap().status, 200);
+    let long = webui.with_header("x-user-id", &"x".repeat(513));
+    assert_eq!(long.get(&path).await.status, 400);
+    assert_eq!(ada.get(&path).await.status, 200);
+    assert_eq!(delete(&ada, &path).await, 200);
+    assert_eq!(ada.get(&path).await.status, 404);
+}
+
+#[tokio::test]
+async fn a_stored_response_is_continued_by_the_user_whom_the_body_names_and_read_with_the_key() {
+    let gateway = gateway("").await;
+    let webui = gateway.client.with_key(Some("key-of-ada"));
+    let mut a = gateway.node("a", 1).await;
+    let id = stored_by(&webui, &mut a, json!({"safety_identifier": "ada"})).await;
+    for other in [json!({"user": "eve"}), json!({}), json!({"prompt_cache_key": "ada"})] {
+        is_unknown_to(&webui, &id, other).await;
+    }
+    let mut continued = request(RESPONSES, "Go on", json!({"user": "ada"}));
+    continued["previous_response_id"] = id.clone().into();
+    let continued = post(&webui, continued);
+    a.asked().await.answer("More");
+    assert_eq!(continued.await.unwrap().status, 200);
+    // These requests have no body to name a user in.
+    let path = format!("{RESPONSES}/{id}");
+    assert_eq!(webui.get(&path).await.status, 200);
+    assert_eq!(delete(&webui, &path).await, 200);
 }

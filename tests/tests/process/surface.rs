@@ -45,6 +45,29 @@ async fn an_agent_alone_serves_the_whole_surface() {
 }
 
 #[tokio::test]
+async fn ollamas_clients_learn_what_a_model_is_and_can_do() {
+    let fleet = Fleet::start("").await;
+    let generates = fleet.join("a", &[]).await;
+    let embeds = Agent::start(&["--pooling", "mean"]).await;
+    let show = async |client: &Client| {
+        let asked = json!({"model": "flotilla-demo"}).to_string();
+        client.post("/api/show", asked).await.json()
+    };
+    let shown = show(&generates.client).await;
+    let capabilities = shown["capabilities"].as_array().unwrap();
+    assert_eq!(capabilities[..2], [json!("completion"), json!("tools")]);
+    assert_eq!(show(&embeds.client).await["capabilities"], json!(["embedding"]));
+    for client in [&fleet.client, &generates.client] {
+        assert_eq!(show(client).await, shown, "the gateway says what its node says");
+        let listed = client.get("/api/tags").await.json()["models"][0].clone();
+        assert_eq!(listed["digest"].as_str().unwrap().len(), 64);
+        assert_eq!(listed["details"]["format"], "gguf");
+        assert!(listed["size"].as_u64().unwrap() > 100_000, "{listed}");
+        assert_eq!(client.get("/api/ps").await.json()["models"][0]["size"], listed["size"]);
+    }
+}
+
+#[tokio::test]
 async fn an_agents_own_key_is_asked_for() {
     let folder = Folder::new();
     let key = folder.write("api.key", "the-key-of-this-agent\n");

@@ -181,7 +181,12 @@ impl Run<'_> {
 }
 
 fn status(number: usize) -> NodeStatus {
-    let model =
-        ModelStatus { id: "m".into(), digest: "d".into(), context_tokens: 8192, created: 0 };
+    let model = ModelStatus {
+        id: "m".into(),
+        digest: "d".into(),
+        context_tokens: 8192,
+        created: 0,
+        details: Default::default(),
+    };
     NodeStatus { models: vec![model], ..healthy(&format!("node-{number}"), SLOTS) }
 }

@@ -383,8 +383,13 @@ impl<'a> Run<'a> {
 }
 
 fn status(number: usize, node: &Node) -> NodeStatus {
-    let model =
-        ModelStatus { id: "m".into(), digest: "d".into(), context_tokens: 8192, created: 0 };
+    let model = ModelStatus {
+        id: "m".into(),
+        digest: "d".into(),
+        context_tokens: 8192,
+        created: 0,
+        details: Default::default(),
+    };
     NodeStatus {
         version: 2,
         node: format!("node-{number}"),

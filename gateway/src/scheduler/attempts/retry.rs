@@ -7,6 +7,7 @@ use inference_protocol::fleet::ModelStatus;
 use inference_protocol::openai::{ErrorDetail, INVALID_REQUEST};
 use inference_protocol::resume::{ENGINE_LOST, MISMATCH};
 
+use super::Attempts;
 use crate::scheduler::fleet::{AttemptOutcome, EngineId, RouteConstraints};
 use crate::types::error::Error;
 use crate::types::external::ExternalPolicy;
@@ -22,6 +23,15 @@ pub(super) struct Target {
     pub model: Arc<ModelStatus>,
     /// True once the endpoint has sent anything of the response.
     pub has_answered: bool,
+}
+
+impl Attempts {
+    /// Rules out endpoints that serve another model file than `origin`, if it is set.
+    #[must_use]
+    pub fn restricted_to(mut self, origin: Option<Arc<ModelStatus>>) -> Self {
+        self.retry.constraints.origin = origin;
+        self
+    }
 }
 
 /// Retry state of one request.
@@ -190,7 +200,13 @@ mod tests {
     fn target(endpoint: u64, has_answered: bool) -> Target {
         let engine = EngineId { endpoint, engine_restarts: 0 };
         let (id, digest) = ("m".to_string(), "d".to_string());
-        let model = Arc::new(ModelStatus { id, digest, context_tokens: 8, created: 0 });
+        let model = Arc::new(ModelStatus {
+            id,
+            digest,
+            context_tokens: 8,
+            created: 0,
+            details: Default::default(),
+        });
         Target { engine, model, has_answered }
     }
 

@@ -30,7 +30,13 @@ fn attempts(hedge: Option<Duration>, external: ExternalPolicy) -> Attempts {
 
 fn slot(endpoint: u64, is_external: bool) -> GrantedSlot {
     let (id, digest) = ("m".to_string(), "d".to_string());
-    let model = Arc::new(ModelStatus { id, digest, context_tokens: 512, created: 0 });
+    let model = Arc::new(ModelStatus {
+        id,
+        digest,
+        context_tokens: 512,
+        created: 0,
+        details: Default::default(),
+    });
     GrantedSlot { engine: EngineId { endpoint, engine_restarts: 0 }, model, is_external }
 }
 
@@ -205,6 +211,20 @@ fn a_response_leaves_a_node_that_drains_once_there_is_another_slot() {
     grant(&mut attempts, Purpose::Move, slot(8, false));
     let moved = ["acquire Move beside [7]", "moved", "release 0 Unknown", "send 1 Move"];
     assert_eq!(asked(&mut attempts), moved);
+}
+
+#[test]
+fn a_response_stays_on_a_draining_node_once_it_has_text_that_no_other_can_continue() {
+    let mut attempts = attempts(None, ExternalPolicy::Never);
+    let first = stream_hides_usage(&mut attempts, slot(7, false));
+    asked(&mut attempts);
+    attempts.on_node_leaving(first, NOW);
+    // Text without a resume mark comes while the slot is waited for.
+    attempts.on_block(first, &Bytes::from_static(b"data: {}\n\n"), NOW, &mut || true);
+    grant(&mut attempts, Purpose::Move, slot(8, false));
+    let stayed =
+        ["acquire Move beside [7]", "progressed 0", "deliver data: {}", "release 1 Unknown"];
+    assert_eq!(asked(&mut attempts), stayed);
 }
 
 #[test]

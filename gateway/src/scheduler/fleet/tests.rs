@@ -8,8 +8,13 @@ use crate::scheduler::routing::Policy;
 
 pub(super) const NOW: Duration = Duration::from_secs(100);
 
+/// A model with this name and digest.
+fn named(id: &str, digest: &str) -> ModelStatus {
+    ModelStatus { id: id.into(), digest: digest.into(), ..ModelStatus::default() }
+}
+
 pub(super) fn status(node: &str, state: NodeState, elsewhere: u32) -> NodeStatus {
-    let model = ModelStatus { id: "m".into(), digest: "d".into(), context_tokens: 8, created: 5 };
+    let model = ModelStatus { context_tokens: 8, created: 5, ..named("m", "d") };
     NodeStatus {
         version: 2,
         node: node.into(),
@@ -472,7 +477,7 @@ proptest::proptest! {
         let mut fleet = Fleet::default();
         let inputs = RoutingInputs { policy: Policy::default(), cached: &[], now: NOW, seed: 0 };
         let digest = "d".to_string();
-        let origin = ModelStatus { id: "m1".into(), digest, context_tokens: 8, created: 0 };
+        let origin = ModelStatus { context_tokens: 8, ..named("m1", &digest) };
         let tried = vec![EngineId { endpoint: 1, engine_restarts: 0 }];
         let constraints = RouteConstraints { tried, origin: Some(Arc::new(origin)), ..RouteConstraints::default() };
         let mut skipped = None;

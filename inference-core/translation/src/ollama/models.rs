@@ -1,5 +1,6 @@
 //! Writes lists and descriptions of models, from what the caller knows of them.
 
+use inference_protocol::fleet::ModelDetails;
 use inference_protocol::openai::ParseError;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -50,6 +51,36 @@ pub enum Capability {
     Thinking,
     /// Embed texts.
     Embedding,
+}
+
+impl<'a> Model<'a> {
+    /// With what an endpoint says of it.
+    pub fn with_details(self, details: &'a ModelDetails) -> Self {
+        let known = |number: u64| Some(number).filter(|number| *number > 0);
+        Self {
+            bytes: known(details.bytes),
+            format: known(details.bytes).map(|_| "gguf"),
+            family: Some(details.family.as_str()).filter(|family| !family.is_empty()),
+            parameters: known(details.parameters),
+            embedding_length: known(details.embedding_width.into()),
+            capabilities: Capability::of(details),
+            ..self
+        }
+    }
+}
+
+impl Capability {
+    /// The agent describes tools to models whose templates do not.
+    fn of(details: &ModelDetails) -> &'static [Self] {
+        use Capability::{Completion, Embedding, Insert, Thinking, Tools};
+        match (details.embeds, details.fills, details.reasons) {
+            (true, _, _) => &[Embedding],
+            (false, false, false) => &[Completion, Tools],
+            (false, true, false) => &[Completion, Tools, Insert],
+            (false, false, true) => &[Completion, Tools, Thinking],
+            (false, true, true) => &[Completion, Tools, Insert, Thinking],
+        }
+    }
 }
 
 /// The body of the response to `GET /api/tags`.

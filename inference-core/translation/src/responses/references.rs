@@ -76,7 +76,7 @@ mod tests {
     fn stored(bytes: usize) -> (Arc<Stored>, String) {
         let input = json!("x".repeat(bytes)).to_string().into_bytes().into();
         let own = Turn { key: 1, input, response: Box::from(&b"{\"output\":[]}"[..]) };
-        let stored = Arc::new(Stored { earlier: Vec::new(), own: own.into() });
+        let stored = Arc::new(Stored { earlier: Vec::new(), own: own.into(), owner: None });
         (stored, ids::input("msg", 1, 0))
     }
 

@@ -315,7 +315,7 @@ impl Format for Writer {
             response.into()
         });
         let own = Arc::new(Turn { key: self.origin.random, input, response });
-        Some(Stored { earlier, own })
+        Some(Stored { earlier, own, owner: None })
     }
 }
 

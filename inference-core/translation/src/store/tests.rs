@@ -12,7 +12,7 @@ fn stored(key: u128, previous: &[Arc<Turn>], bytes: usize) -> Stored {
     let json = |value: Value| value.to_string().into_bytes().into();
     let input = json(json!([{"id": format!("msg_{key}"), "text": "x".repeat(bytes)}]));
     let response = json(json!({"output": [{"id": format!("out_{key}"), "text": "0123456789"}]}));
-    Stored { earlier: previous.to_vec(), own: Arc::new(Turn { key, input, response }) }
+    Stored { earlier: previous.to_vec(), own: Arc::new(Turn { key, input, response }), owner: None }
 }
 
 fn turns(stored: &Stored) -> Vec<Arc<Turn>> {

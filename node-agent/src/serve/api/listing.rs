@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use hyper::Response;
 use inference_core::types::request::ModelTexts;
+use inference_protocol::fleet::ModelDetails;
 use inference_protocol::openai::{Model, ModelList, ModelMeta, to_json};
 use inference_translation::messages::models as anthropic;
-use inference_translation::ollama::{self, Capability};
+use inference_translation::ollama;
 use serde_json::json;
 
 use super::is_ready;
 use crate::engine::client::EngineState;
 use crate::serve::node::Node;
+use crate::serve::status;
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
@@ -101,13 +103,15 @@ pub(super) fn props(node: &Node, texts: &ModelTexts) -> Response<Body> {
 
 /// Ollama's `/api/tags`.
 pub(super) fn tags(node: &Node) -> Response<Body> {
-    let served = is_ready(node).then(|| described(node));
+    let known = Known::of(node);
+    let served = is_ready(node).then(|| described(node, &known));
     response::json(ollama::tags(served.as_slice()))
 }
 
 /// Ollama's `/api/ps`.
 pub(super) fn running(node: &Node) -> Response<Body> {
-    let served = is_ready(node).then(|| described(node));
+    let known = Known::of(node);
+    let served = is_ready(node).then(|| described(node, &known));
     response::json(ollama::ps(served.as_slice()))
 }
 
@@ -115,21 +119,36 @@ pub(super) fn running(node: &Node) -> Response<Body> {
 pub(super) fn show(node: &Node, body: &[u8]) -> Result<Response<Body>, Error> {
     let name = ollama::requested_model(body).map_err(Error::Translation)?;
     super::check_model(node, Some(&name))?;
-    Ok(response::json(ollama::show(&described(node))))
+    Ok(response::json(ollama::show(&described(node, &Known::of(node)))))
 }
 
 /// What Ollama's clients learn of the model.
-fn described(node: &Node) -> ollama::Model<'_> {
-    let context_tokens = match node.engine.state() {
-        EngineState::Ready(facts) => Some(facts.context_tokens.into()),
-        _ => None,
-    };
-    let capabilities = &[Capability::Completion, Capability::Tools];
-    ollama::Model {
+fn described<'a>(node: &'a Node, known: &'a Known) -> ollama::Model<'a> {
+    let model = ollama::Model {
         name: &node.model,
+        digest: Some(&known.digest),
         modified: Some(node.created),
-        context_tokens,
-        capabilities,
+        context_tokens: known.context_tokens,
         ..ollama::Model::default()
+    };
+    model.with_details(&known.details)
+}
+
+/// What the engine says of the model, if it is ready.
+#[derive(Default)]
+struct Known {
+    digest: String,
+    context_tokens: Option<u64>,
+    details: ModelDetails,
+}
+
+impl Known {
+    fn of(node: &Node) -> Self {
+        let EngineState::Ready(facts) = node.engine.state() else { return Self::default() };
+        Self {
+            digest: facts.digest.to_string(),
+            context_tokens: Some(facts.context_tokens.into()),
+            details: status::details(&facts),
+        }
     }
 }

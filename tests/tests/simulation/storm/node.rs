@@ -69,8 +69,13 @@ impl Node {
 
     /// What it says about itself.
     pub fn status(&self) -> NodeStatus {
-        let model =
-            ModelStatus { id: "m".into(), digest: "d".into(), context_tokens: CONTEXT, created: 0 };
+        let model = ModelStatus {
+            id: "m".into(),
+            digest: "d".into(),
+            context_tokens: CONTEXT,
+            created: 0,
+            details: Default::default(),
+        };
         let is_ready = self.state == NodeState::Ready;
         NodeStatus {
             version: VERSION,
