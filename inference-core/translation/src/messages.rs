@@ -55,7 +55,10 @@ pub const FIELDS: &[Field] = &[
     ),
     Field::honored("output_format", "The older name of `output_config.format`."),
     Field::honored("metadata", "`user_id` is the end user; see `users` of API keys."),
-    Field::honored("service_tier", "`auto` and `standard_only` both ask for the class `standard`."),
+    Field::ignored(
+        "service_tier",
+        "The header `x-flotilla-class`, the alias and the key say which class a request has.",
+    ),
     Field::ignored("cache_control", "Here and in blocks. Prefixes are cached without it."),
     Field::ignored("context_management", ""),
     Field::ignored("inference_geo", ""),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fleet_tests::client::Answer;
+use fleet_tests::client::{Answer, Client};
 use fleet_tests::mock_node::MockNode;
 use fleet_tests::process::{Folder, metric};
 use fleet_tests::{chat, eventually};
@@ -116,31 +116,58 @@ async fn a_state_that_cannot_be_read_is_put_aside_and_one_that_cannot_be_written
     is_exhausted(&first.client.chat(&chat("Hi")).await);
 }
 
-#[tokio::test]
-async fn what_external_endpoints_are_paid_for_a_key_has_a_budget() {
-    let folder = Folder::new();
-    let (url, mut gpu) = MockNode::external().await;
-    let keys = format!("keys: [{{name: ada, sha256: {DIGEST}, spend_per_month: 2.0}}]\n");
+/// A gateway with an external endpoint that takes 2 dollars for a million tokens; its only key has
+/// `more`.
+async fn paying(more: &str, folder: &Folder) -> (Gateway, MockNode) {
+    let (url, gpu) = MockNode::external().await;
+    let keys = format!("keys: [{{name: ada, sha256: {DIGEST}, {more}}}]\n");
     let external = format!(
         "external: [{{name: gpu, url: '{url}', models: [flotilla-demo], completion_price_per_million: 2}}]\n\
          state_file: '{}'\n",
         folder.path().join("state.json").display()
     );
-    let gateway = Gateway::start_with_keys(&keys, &external).await;
+    let mut gateway = Gateway::start_with_keys(&keys, &external).await;
     eventually("the endpoint", async || {
         (gateway.health("/external/ready").await == 1).then_some(())
     })
     .await;
-    let client = gateway.client.with_key(Some("key-of-ada"));
-    let asking = tokio::spawn({
-        let client = client.clone();
-        async move { client.chat(&chat("Hi")).await }
-    });
+    gateway.client = gateway.client.with_key(Some("key-of-ada"));
+    (gateway, gpu)
+}
+
+/// Gets a response of a million tokens.
+async fn pays(gateway: &Gateway, client: &Client, gpu: &mut MockNode) {
+    let client = client.clone();
+    let asking = tokio::spawn(async move { client.chat(&chat("Hi")).await });
     let usage = json!({"completion_tokens": 1_000_000, "total_tokens": 1_000_000});
     let choice = json!({"index": 0, "message": {"role": "assistant", "content": "Hello"}});
     let body = json!({"choices": [choice], "usage": usage}).to_string();
     gpu.asked().await.reply(200, "application/json", body);
     assert_eq!(asking.await.unwrap().status, 200);
     gateway.is_idle().await;
-    is_exhausted(&client.chat(&chat("Hi")).await);
+}
+
+#[tokio::test]
+async fn what_external_endpoints_are_paid_for_a_key_has_a_budget() {
+    let folder = Folder::new();
+    let (gateway, mut gpu) = paying("spend_per_month: 2.0", &folder).await;
+    pays(&gateway, &gateway.client, &mut gpu).await;
+    is_exhausted(&gateway.client.chat(&chat("Hi")).await);
+}
+
+#[tokio::test]
+async fn what_external_endpoints_are_paid_for_a_user_has_a_budget() {
+    let folder = Folder::new();
+    let users = "users: header, user_limits: {spend_per_month: 2.0}";
+    let (gateway, mut gpu) = paying(users, &folder).await;
+    let (ada, eve) = (
+        gateway.client.with_header("x-user-id", "ada"),
+        gateway.client.with_header("x-user-id", "eve"),
+    );
+    pays(&gateway, &ada, &mut gpu).await;
+    let refused = ada.chat(&chat("Hi")).await;
+    is_exhausted(&refused);
+    assert!(refused.json()["error"]["message"].as_str().unwrap().starts_with("this user"));
+    pays(&gateway, &eve, &mut gpu).await;
+    is_exhausted(&eve.chat(&chat("Hi")).await);
 }

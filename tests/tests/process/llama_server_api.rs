@@ -1,7 +1,9 @@
 //! llama-server's own API at a node and at a gateway, with the real engine.
 
+use bytes::Bytes;
 use fleet_tests::client::Client;
 use fleet_tests::process::{Agent, Fleet, Folder};
+use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::split_model::with_numbers;
@@ -130,4 +132,66 @@ async fn a_line_ends_a_response_by_its_indentation_or_by_its_time() {
     let text = said["content"].as_str().unwrap();
     assert!(text.len() < 600 && text.ends_with("ab\n"), "{text}");
     assert_eq!(said["stop_type"], "limit");
+}
+
+#[tokio::test]
+async fn a_gateway_says_of_texts_and_tokens_what_its_node_says() {
+    let fleet = Fleet::start("").await;
+    let node = fleet.join("a", &[]).await;
+    let messages = json!([{"role": "user", "content": "Grüß dich, 東京!"}]);
+    let asked = [
+        ("/tokenize", json!({"content": "Grüß dich, 東京!", "add_special": true})),
+        ("/tokenize", json!({"content": "Paris", "with_pieces": true})),
+        ("/detokenize", json!({"tokens": [300, 301, 302]})),
+        ("/apply-template", json!({"messages": messages})),
+        (
+            "/v1/chat/completions/input_tokens",
+            json!({"model": "flotilla-demo", "messages": messages}),
+        ),
+        ("/v1/responses/input_tokens", json!({"model": "flotilla-demo", "input": "Grüß dich!"})),
+    ];
+    for (path, body) in asked {
+        let (there, here) =
+            (post(&fleet.client, path, &body).await, post(&node.client, path, &body).await);
+        assert_eq!(there, here, "{path} {body}");
+    }
+    let claude = fleet.client.with_header("anthropic-version", "2023-06-01");
+    let counted = json!({"model": "flotilla-demo", "messages": messages});
+    let counted = post(&claude, "/v1/messages/count_tokens", &counted).await;
+    let asked = json!({"messages": messages});
+    let tokens = post(&node.client, "/v1/chat/completions/input_tokens", &asked).await;
+    assert_eq!(counted["input_tokens"], tokens["input_tokens"]);
+    for client in [&fleet.client, &node.client] {
+        let head = client.try_send(Method::HEAD, "/", Bytes::new()).await.unwrap();
+        assert_eq!((head.status, head.body.len()), (200, 0), "Claude Code asks this first");
+    }
+}
+
+#[tokio::test]
+async fn the_input_of_a_conversation_is_listed_page_by_page() {
+    let fleet = Fleet::start("").await;
+    let _node = fleet.join("a", &[]).await;
+    let mut previous = Value::Null;
+    for turn in 0..4 {
+        let input = format!("What is {turn}?");
+        let asked = json!({"model": "flotilla-demo", "input": input, "max_output_tokens": 16,
+            "previous_response_id": previous});
+        previous = post(&fleet.client, "/v1/responses", &asked).await["id"].clone();
+    }
+    let path = format!("/v1/responses/{}/input_items", previous.as_str().unwrap());
+    let (mut found, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = fleet.client.get(&format!("{path}?limit=3&order=asc{after}")).await.json();
+        let items = page["data"].as_array().unwrap();
+        assert!((1..=3).contains(&items.len()), "{page}");
+        found.extend(items.iter().map(|item| item["content"][0]["text"].clone()));
+        if page["has_more"] == false {
+            break;
+        }
+        after = format!("&after={}", page["last_id"].as_str().unwrap());
+    }
+    // Four questions, and the answers to three of them.
+    assert_eq!(found.len(), 7, "{found:?}");
+    let questions: Vec<_> = found.iter().step_by(2).collect();
+    assert_eq!(questions, ["What is 0?", "What is 1?", "What is 2?", "What is 3?"]);
 }

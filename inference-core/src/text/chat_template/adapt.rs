@@ -101,11 +101,7 @@ fn shape_calls(message: &mut Message, can: &Capabilities) {
     for call in calls {
         let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
         match arguments {
-            Json::String(text) if as_objects => {
-                if let Ok(object @ Json::Object(_)) = serde_json::from_str(text) {
-                    *arguments = object;
-                }
-            }
+            Json::String(text) if as_objects => *arguments = as_object(text),
             Json::Object(_) if !as_objects => *arguments = generic::json_text(arguments).into(),
             _ => {}
         }
@@ -113,6 +109,16 @@ fn shape_calls(message: &mut Message, can: &Capabilities) {
     // What is said beside the calls is lost, but the calls are not.
     if can.null_content {
         message.insert("content".into(), Json::Null);
+    }
+}
+
+/// Arguments as an object. Clients send back what they got, also of a call that was cut off, and
+/// some send nothing for a function without parameters.
+fn as_object(text: &str) -> Json {
+    match serde_json::from_str(text) {
+        Ok(object @ Json::Object(_)) => object,
+        _ if text.trim().is_empty() => json!({}),
+        _ => json!({"arguments": text}),
     }
 }
 

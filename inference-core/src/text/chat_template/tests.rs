@@ -1,6 +1,8 @@
 //! Tests of rendering in general; `tests/chat_templates.rs` covers the template shapes of model
 //! families.
 
+use serde_json::json;
+
 use super::*;
 
 const HELLO: &str = r#"[{"role":"user","content":"Hi"}]"#;
@@ -238,6 +240,27 @@ fn ids_of_calls_get_the_format_that_the_template_requires() {
     let text = adapted(kimi, &two_calls("call_1", "functions.g:5")).unwrap();
     let ids = between(&text, "<|tool_call_begin|>", "<|tool_call_argument_begin|>");
     assert_eq!(ids, ["call_1", "functions.g:5"]);
+}
+
+#[test]
+fn arguments_that_are_no_object_do_not_break_a_template_that_needs_one() {
+    let source = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}(\
+        {% for k, v in c.function.arguments | items %}{{ k }}={{ v }};{% endfor %})\
+        {% endfor %}{{ m.content }}{% endfor %}";
+    for (arguments, written) in [
+        (r#"{"a": 1}"#, "f(a=1;)"),
+        ("", "f()"),
+        (r#"{"a": "cut o"#, r#"f(arguments={"a": "cut o;)"#),
+        ("[1]", "f(arguments=[1];)"),
+    ] {
+        let call = json!({"id": "1", "type": "function",
+            "function": {"name": "f", "arguments": arguments}});
+        let messages = json!([{"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "R"}]);
+        let text = adapted(source, &messages.to_string()).unwrap();
+        assert!(text.contains(written), "{text}");
+    }
 }
 
 #[test]
