@@ -11,7 +11,7 @@ use crate::context::Gateway;
 use crate::scheduler::fleet::EndpointId;
 use crate::types::external::PREFIX;
 use crate::upstream::Upstream;
-use crate::upstream::external::check::Served;
+use crate::upstream::external::check::{NotReady, Served};
 
 /// Time between health checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -40,6 +40,7 @@ pub(crate) async fn maintain(
         };
         let (served, why) = match checked {
             Ok(served) => (Some(served), None),
+            Err(NotReady::Busy) if !status.models.is_empty() => (Some(Served::default()), None),
             Err(why) => (None, Some(why)),
         };
         status.state = if served.is_some() { NodeState::Ready } else { NodeState::Restarting };

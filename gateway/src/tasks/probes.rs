@@ -14,6 +14,7 @@ use crate::context::Gateway;
 use crate::dispatcher::Lease;
 use crate::scheduler::fleet::AttemptOutcome;
 use crate::types::error::Error;
+use crate::upstream::external::check::NotReady;
 
 /// How often nodes are considered for a check.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -73,7 +74,10 @@ fn outcome_of(response: Option<Result<(), Error>>, is_crowded: bool) -> AttemptO
 /// success.
 async fn send_probe(lease: &Lease) -> Result<(), Error> {
     if let Some(client) = lease.upstream().client() {
-        return client.check().await.map(|_| ()).map_err(|_| Error::NodeLost);
+        return match client.check().await {
+            Ok(_) | Err(NotReady::Busy) => Ok(()),
+            Err(_) => Err(Error::NodeLost),
+        };
     }
     let body = serde_json::json!({"model": lease.model().id, "prompt": "a", "max_tokens": 1});
     let uri = Uri::from_static("http://node/v1/completions");

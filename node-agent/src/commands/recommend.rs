@@ -143,7 +143,7 @@ fn planned(model: &KnownModel, quantization: Quantization, facts: &MachineFacts)
 
 fn table(models: &[Recommendation], facts: &MachineFacts) -> String {
     let mut lines = vec![format!(
-        "{:<25} {:<7} {:>8} {:>9} {:>9}  {:<13} {:>9}  {:<17} MODEL",
+        "{:<25} {:<7} {:>8} {:>9} {:>9}  {:<19} {:>9}  {:<17} MODEL",
         "NAME", "QUANT", "PARAMS", "FILE", "MEMORY", "CONTEXT", "TOKENS/S", "LICENSE"
     )];
     for model in models {
@@ -154,10 +154,13 @@ fn table(models: &[Recommendation], facts: &MachineFacts) -> String {
         let context = match (model.fits, model.purpose) {
             (false, _) => "does not fit".into(),
             (true, Purpose::Embeddings) => model.context_tokens.to_string(),
-            (true, Purpose::Chat) => format!("{} x {}", model.slots, model.context_tokens),
+            (true, Purpose::Chat) => {
+                let Recommendation { slots, context_tokens, trained_context_tokens, .. } = model;
+                format!("{slots} x {context_tokens} / {trained_context_tokens}")
+            }
         };
         lines.push(format!(
-            "{:<25} {:<7} {:>6.2} B {:>9} {:>9}  {:<13} {:>9}  {:<17} {}",
+            "{:<25} {:<7} {:>6.2} B {:>9} {:>9}  {:<19} {:>9}  {:<17} {}",
             model.name,
             model.quantization,
             model.parameters as f64 / 1e9,
@@ -173,8 +176,9 @@ fn table(models: &[Recommendation], facts: &MachineFacts) -> String {
         lines = vec!["no model of the list fits".into()];
     }
     lines.push(format!(
-        "Planned for {} of available memory; CONTEXT is slots x tokens of each. TOKENS/S is an \
-         estimate for one request: memory speed / bytes read for a token.",
+        "Planned for {} of available memory. CONTEXT is slots x tokens of each / tokens that the model \
+         was trained for. TOKENS/S is an estimate for one request: memory speed / bytes read for a \
+         token.",
         bytes(facts.available_bytes)
     ));
     lines.push("Serve one: flotilla-agent serve MODEL".into());
@@ -221,6 +225,7 @@ mod tests {
         let text = table(&recommend(&machine(16)), &machine(16));
         assert!(text.contains("hf:Qwen/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M"), "{text}");
         assert!(text.contains("Apache-2.0") && text.contains("about "), "{text}");
+        assert!(text.contains("4 x 32768 / 32768"), "slots, context and trained context: {text}");
         assert!(table(&[], &machine(0)).starts_with("no model of the list fits"));
     }
 }

@@ -2,32 +2,37 @@
 //! its engine does.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use fleet_tests::process::Fleet;
-use fleet_tests::{chat, eventually};
+use fleet_tests::{chat, eventually, eventually_within};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 type Answers = Arc<Mutex<BTreeMap<&'static str, (u16, String)>>>;
+/// How often the list of models was asked for.
+type Asked = Arc<AtomicUsize>;
 
 /// An engine: what it answers at each path; 404 elsewhere.
 struct Engine {
     url: String,
     answers: Answers,
+    asked: Asked,
 }
 
 impl Engine {
     async fn start(version: &str, answers: &[(&'static str, u16, Value)]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}{version}", listener.local_addr().unwrap());
-        let engine = Self { url, answers: Answers::default() };
+        let engine = Self { url, answers: Answers::default(), asked: Asked::default() };
         answers.iter().for_each(|(path, status, body)| engine.answers(path, *status, body));
-        let all = engine.answers.clone();
+        let (all, asked) = (engine.answers.clone(), engine.asked.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, all.clone()));
+                tokio::spawn(serve(stream, all.clone(), asked.clone()));
             }
         });
         engine
@@ -44,7 +49,7 @@ impl Engine {
 }
 
 /// One request. A chat is answered with the name of the model that it asks for.
-async fn serve(mut stream: TcpStream, answers: Answers) {
+async fn serve(mut stream: TcpStream, answers: Answers, asked: Asked) {
     let mut request = String::new();
     let mut buffer = [0; 4096];
     let body = loop {
@@ -58,6 +63,7 @@ async fn serve(mut stream: TcpStream, answers: Answers) {
         }
     };
     let path = request.split(' ').nth(1).unwrap();
+    asked.fetch_add(path.ends_with("/models").into(), Ordering::Relaxed);
     let known = answers.lock().unwrap().get(path).cloned();
     let (status, answer) = known.unwrap_or_else(|| match path.ends_with("/chat/completions") {
         true => (200, echo(body)),
@@ -144,6 +150,25 @@ async fn an_engine_that_loads_its_model_or_is_dead_is_not_ready_though_it_lists_
     assert!(!is_ready(&gateway).await);
     engine.answers("/health", 200, &json!({"status": "ok"}));
     ready(&gateway).await;
+    assert_eq!(asked_for(&gateway, "m").await, "m");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_too_busy_to_list_its_models_serves_those_that_it_listed_before() {
+    let engine = Engine::start("/v1", &[("/v1/models", 429, json!({}))]).await;
+    let gateway = engine.gateway("").await;
+    gateway.server.wait_for_line("the endpoint is too busy to list its models");
+    assert!(!is_ready(&gateway).await);
+    engine.answers("/v1/models", 200, &openai(&["m"]));
+    ready(&gateway).await;
+    engine.answers("/v1/models", 429, &json!({}));
+    let asked = engine.asked.load(Ordering::Relaxed);
+    // Once the second of these checks has begun, the first has been taken into account.
+    eventually_within(Duration::from_secs(60), "two checks", async || {
+        (engine.asked.load(Ordering::Relaxed) >= asked + 2).then_some(())
+    })
+    .await;
+    assert!(is_ready(&gateway).await);
     assert_eq!(asked_for(&gateway, "m").await, "m");
 }
 

@@ -33,6 +33,9 @@ pub enum NotReady {
     Status(u16),
     /// The models are not configured, and the endpoint lists none.
     NoModels,
+    /// The models are not configured, and the endpoint is too busy to list them. It is ready if it
+    /// has listed them before.
+    Busy,
 }
 
 impl std::fmt::Display for NotReady {
@@ -43,6 +46,7 @@ impl std::fmt::Display for NotReady {
                 write!(f, "the endpoint rejects the key (status {status})")
             }
             Self::Status(status) => write!(f, "the endpoint responds with status {status}"),
+            Self::Busy => f.write_str("the endpoint is too busy to list its models (status 429)"),
             Self::NoModels => f.write_str("the endpoint lists no models: name them in 'models'"),
         }
     }
@@ -69,8 +73,12 @@ impl Client {
         if health.is_server_error() {
             return Err(NotReady::Status(health.as_u16()));
         }
-        let listed = self.listed(health.is_success()).await?;
         let models = &self.settings.models;
+        let listed = match self.listed(health.is_success()).await {
+            // Alive, and what it serves is configured.
+            Err(NotReady::Busy) if !models.is_empty() => Vec::new(),
+            listed => listed?,
+        };
         match models.is_empty() {
             true if listed.is_empty() => Err(NotReady::NoModels),
             true => Ok(Served { discovered: Some(listed), unlisted: Vec::new() }),
@@ -88,8 +96,7 @@ impl Client {
         let response = self.get_url(url, true).await?;
         match response.status().as_u16() {
             200..=299 => Ok(names(response).await),
-            // Alive, and busy.
-            429 => Ok(Vec::new()),
+            429 => Err(NotReady::Busy),
             status @ (401 | 403) => Err(NotReady::KeyRejected(status)),
             status @ (404 | 405) => {
                 let tags = self.get("/api/tags", true).await?;

@@ -8,7 +8,7 @@ use super::{space, surrounding};
 use crate::text::output::delimiters::{
     DelimiterScope, K3_RESPONSE, K3_RESPONSE_END, Syntax, delimiter_table,
 };
-use crate::text::output::{CallFormat, Tool};
+use crate::text::output::{CallFormat, Format, Tool};
 
 /// Between the parts of a JSON object.
 const GAP: &str = r"[ \n\r\t]{0,24}";
@@ -59,27 +59,30 @@ fn delimited(
         }
         _ => return None,
     };
-    let head = match request.format.calls {
+    let header = lark.sequence(header, None);
+    Some(format!("{} {body}", head(request.format, delimiter, &header, lark)))
+}
+
+/// Any text up to and including the delimiter of calls; `header` is what may precede that.
+fn head(format: &Format, delimiter: &'static str, header: &str, lark: &mut Lark<'_>) -> String {
+    let mut maybe = |delimiter: &'static str| {
+        lark.sequence(&[NotationPiece::OptionalDelimiter(delimiter)], None)
+    };
+    match format.calls {
         CallFormat::KimiK3 => {
-            let around = [K3_RESPONSE, K3_RESPONSE_END].map(|delimiter| {
-                lark.sequence(&[NotationPiece::OptionalDelimiter(delimiter)], None)
-            });
+            let around = [maybe(K3_RESPONSE), maybe(K3_RESPONSE_END)];
             up_to_calls(around, delimiter, lark)
         }
         CallFormat::Solar => {
-            let (before, after) = surrounding(request.format, lark).unwrap_or_default();
-            let header = lark.sequence(header, None);
+            let (before, after) = surrounding(format, lark).unwrap_or_default();
             up_to_calls([before, format!("{after} {header}")], delimiter, lark)
         }
         CallFormat::GigaChat => {
-            let end = lark.sequence(&[NotationPiece::OptionalDelimiter(MESSAGE_END)], None);
-            let text = lark.text();
-            let head = lark.up_to(delimiter);
-            lark.rule("head", &format!("({text} {end})? {head}"))
+            let (end, text, rest) = (maybe(MESSAGE_END), lark.text(), lark.up_to(delimiter));
+            lark.rule("head", &format!("({text} {end})? {rest}"))
         }
         _ => lark.up_to(delimiter),
-    };
-    Some(format!("{head} {body}"))
+    }
 }
 
 /// Any text between what may surround it, up to and including `delimiter`.
