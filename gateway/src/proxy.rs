@@ -9,8 +9,9 @@
 use std::sync::Arc;
 
 use flotilla_listeners::request_body::{self, DISCARD_FIRST_MAX};
+use http_body::Body as _;
 use hyper::body::Incoming;
-use hyper::header::HeaderName;
+use hyper::header::{HeaderMap, HeaderName};
 use hyper::{Request, Response};
 
 use crate::context::Gateway;
@@ -44,6 +45,10 @@ use drive::Drive;
 /// Milliseconds until the response began. OpenAI uses the same header.
 const PROCESSING: HeaderName = HeaderName::from_static("openai-processing-ms");
 
+/// Longest body that is read of a client without a valid key, so that it sees why it is refused
+/// and may use the connection again. A longer one closes the connection.
+const UNKNOWN_BYTES_MAX: u64 = 1024 * 1024;
+
 /// Serves an inference request. A `known` caller needs no API key: an operator has authenticated
 /// with another key.
 pub(crate) async fn serve(
@@ -59,7 +64,11 @@ pub(crate) async fn serve(
     let received = accept::accept(context.clone(), api, request);
     let arrived = received.arrived;
     let mut record = Record::open(&gateway, &received);
-    let caller = authenticate::authenticate(&settings.keys, known, received);
+    let caller = authenticate::authenticate(&settings.keys, known, received, |headers, body| {
+        if body.size_hint().upper().is_some_and(|bytes| bytes <= UNKNOWN_BYTES_MAX) {
+            discard_later(&gateway, &settings, headers, body);
+        }
+    });
     let may_force = caller.as_ref().is_ok_and(|known| known.caller.key.force_trace);
     let trace = traces.and_then(|(to, arrival)| traces::start(to, arrival, may_force));
     record.set_trace(trace.map(|trace| (trace, gateway.spans.clone())));
@@ -134,6 +143,11 @@ async fn discard(gateway: &Gateway, settings: &Settings, refused: Authenticated,
     if admit::is_read_first(error, &body) {
         return request_body::discard(&headers, body, DISCARD_FIRST_MAX).await;
     }
+    discard_later(gateway, settings, headers, body);
+}
+
+/// Reads the rest of a body in the background.
+fn discard_later(gateway: &Gateway, settings: &Settings, headers: HeaderMap, body: Incoming) {
     let (stop, time) = (gateway.stop.clone(), settings.config.timeouts.body);
     gateway.tasks.spawn(async move {
         stop.run_until_cancelled(request_body::discard(&headers, body, time)).await;

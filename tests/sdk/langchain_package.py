@@ -146,6 +146,16 @@ def answers_in_the_form_of_a_class():
     assert formed.invoke(TEXT_FOR_TOOL) == {"city": "Madrid"}
 
 
+def calls_tools_or_answers_in_the_form_of_a_class():
+    strict = {**GET_TIME, "function": {**GET_TIME["function"], "strict": True}}
+    both = model.bind_tools([strict], response_format=Answer)
+    said = both.invoke(TEXT_FOR_JSON)
+    assert said.additional_kwargs["parsed"] == Answer(capital="Paris") and not said.tool_calls, said
+    called = both.invoke(TEXT_FOR_TOOL)
+    # The demo model learnt the tool without the field 'strict'.
+    assert called.additional_kwargs.get("parsed") or called.tool_calls[0]["name"] == "get_time", called
+
+
 def raises_the_errors_that_applications_catch():
     error = raises(openai.AuthenticationError, lambda: chat_model(api_key="sk-wrong").invoke(TEXT))
     assert error.code == "invalid_api_key", error
@@ -178,6 +188,7 @@ run(
     calls_tools_and_answers_from_what_they_say,
     calls_the_tool_that_it_must_call,
     answers_in_the_form_of_a_class,
+    calls_tools_or_answers_in_the_form_of_a_class,
     raises_the_errors_that_applications_catch,
     tells_a_key_that_has_too_much_at_once,
 )

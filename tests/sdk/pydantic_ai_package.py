@@ -45,28 +45,38 @@ async def streams():
         assert len(pieces) > 2 and "".join(pieces) == ANSWER, pieces
 
 
+def time_tool(cities):
+    def get_time(ctx, city: str) -> str:
+        cities.append(city)
+        return '{"time": "10:20"}'
+
+    # pydantic-ai's own schema has more fields than the one that the demo model learnt.
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    return Tool.from_schema(get_time, "get_time", "Get the local time of a city", schema, takes_ctx=True)
+
+
 def runs_tools_until_there_is_an_answer():
     for api in APIS:
         cities = []
-
-        def get_time(ctx, city: str) -> str:
-            cities.append(city)
-            return '{"time": "10:20"}'
-
-        # pydantic-ai's own schema has more fields than the one that the demo model learnt.
-        schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-        tool = Tool.from_schema(get_time, "get_time", "Get the local time of a city", schema, takes_ctx=True)
+        tool = time_tool(cities)
         result = agent_of(api(), tools=[tool]).run_sync(TEXT_FOR_TOOL)
         assert result.output == "It is 10:20 in Madrid." and cities == ["Madrid"], (result, cities)
 
 
 class Answer(pydantic.BaseModel):
-    capital: str
+    capital: str = pydantic.Field(max_length=40)
 
 
 def answers_in_the_form_of_a_class():
     result = agent_of(over_openai(), output_type=NativeOutput(Answer)).run_sync(TEXT_FOR_JSON)
     assert result.output == Answer(capital="Paris"), result
+
+
+def runs_tools_until_there_is_an_answer_in_the_form_of_a_class():
+    cities = []
+    agent = agent_of(over_openai(), tools=[time_tool(cities)], output_type=NativeOutput(Answer))
+    assert agent.run_sync(TEXT_FOR_JSON).output == Answer(capital="Paris") and not cities
+    assert isinstance(agent.run_sync(TEXT_FOR_TOOL).output, Answer) and "Madrid" in cities, cities
 
 
 def raises_the_errors_that_applications_catch():
@@ -84,5 +94,6 @@ run(
     streams,
     runs_tools_until_there_is_an_answer,
     answers_in_the_form_of_a_class,
+    runs_tools_until_there_is_an_answer_in_the_form_of_a_class,
     raises_the_errors_that_applications_catch,
 )

@@ -31,13 +31,23 @@ pub(crate) struct Authenticated {
     pub body: Incoming,
 }
 
-/// Finds the caller by the API key, unless it is `known` already.
+/// Finds the caller by the API key, unless it is `known` already. On an error, `leave` gets the
+/// headers and the body.
 pub(crate) fn authenticate(
     keys: &Keys,
     known: Option<Caller>,
     received: Received,
+    leave: impl FnOnce(HeaderMap, Incoming),
 ) -> Result<Authenticated, Error> {
-    let caller = known.map_or_else(|| keys.authenticate(&received.headers), Ok)?;
+    let caller = known.map_or_else(|| keys.authenticate(&received.headers), Ok);
     let Received { context, api, query_model, arrived, headers, body } = received;
-    Ok(Authenticated { context, api, query_model, caller, arrived, headers, body })
+    match caller {
+        Ok(caller) => {
+            Ok(Authenticated { context, api, query_model, caller, arrived, headers, body })
+        }
+        Err(error) => {
+            leave(headers, body);
+            Err(error)
+        }
+    }
 }

@@ -188,3 +188,19 @@ async fn a_request_that_only_names_a_model_counts_like_any_other_with_a_body() {
     let said = second.until(b"concurrent requests\"}").await;
     assert_eq!(statuses(&said), [429]);
 }
+
+#[tokio::test]
+async fn a_client_with_a_wrong_key_sees_why_and_may_use_the_connection_again() {
+    let gateway = two_tenants("", "").await;
+    let mut a = gateway.node("a", 1).await;
+    let body = chat("Hi").to_string();
+    let length = format!("content-length: {}", body.len());
+    let mut raw = Raw::connect(gateway.address).await;
+    assert!(raw.send(head("nobody", &length).as_bytes()).await);
+    // The body comes after the refusal.
+    assert_eq!(statuses(&raw.until(b"invalid_api_key\"}}").await), [401]);
+    assert!(raw.send(body.as_bytes()).await);
+    assert!(raw.send(format!("{}{body}", head("ada", &length)).as_bytes()).await);
+    a.asked().await.answer("Hello");
+    assert_eq!(statuses(&raw.until(b"Hello").await), [200]);
+}
