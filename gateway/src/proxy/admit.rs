@@ -227,13 +227,11 @@ pub(crate) async fn admit(
 /// Whose stored responses the request may continue. `None` if the id of its user is wrong, which is
 /// refused later.
 fn reader(caller: &Caller, headers: &HeaderMap, body: &[u8]) -> Option<Reader> {
-    let user = match caller.user_of_head(headers).ok()? {
-        None if caller.key.users.source == UserSource::Field => {
-            caller.user(headers, &openai::parse(body).ok()?).ok()?
-        }
-        user => user,
+    let user = match caller.key.users.source {
+        UserSource::Field => caller.user(headers, &openai::parse(body).ok()?),
+        UserSource::None | UserSource::Header => caller.user_of_head(headers),
     };
-    Some(Reader::User(user))
+    user.ok().map(Reader::User)
 }
 
 /// What a request for the properties of a model would say if it had a body.

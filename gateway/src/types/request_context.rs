@@ -135,8 +135,7 @@ mod tests {
                     id,
                     digest,
                     context_tokens: 8,
-                    created: 0,
-                    details: Default::default(),
+                    ..ModelStatus::default()
                 });
                 context.set_endpoint("first".into(), model.clone());
                 context.set_endpoint("second".into(), model);

@@ -185,8 +185,7 @@ fn status(number: usize) -> NodeStatus {
         id: "m".into(),
         digest: "d".into(),
         context_tokens: 8192,
-        created: 0,
-        details: Default::default(),
+        ..ModelStatus::default()
     };
     NodeStatus { models: vec![model], ..healthy(&format!("node-{number}"), SLOTS) }
 }

@@ -387,8 +387,7 @@ fn status(number: usize, node: &Node) -> NodeStatus {
         id: "m".into(),
         digest: "d".into(),
         context_tokens: 8192,
-        created: 0,
-        details: Default::default(),
+        ..ModelStatus::default()
     };
     NodeStatus {
         version: 2,

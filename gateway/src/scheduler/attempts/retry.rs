@@ -200,13 +200,8 @@ mod tests {
     fn target(endpoint: u64, has_answered: bool) -> Target {
         let engine = EngineId { endpoint, engine_restarts: 0 };
         let (id, digest) = ("m".to_string(), "d".to_string());
-        let model = Arc::new(ModelStatus {
-            id,
-            digest,
-            context_tokens: 8,
-            created: 0,
-            details: Default::default(),
-        });
+        let model =
+            Arc::new(ModelStatus { id, digest, context_tokens: 8, ..ModelStatus::default() });
         Target { engine, model, has_answered }
     }
 

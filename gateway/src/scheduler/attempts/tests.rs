@@ -30,13 +30,7 @@ fn attempts(hedge: Option<Duration>, external: ExternalPolicy) -> Attempts {
 
 fn slot(endpoint: u64, is_external: bool) -> GrantedSlot {
     let (id, digest) = ("m".to_string(), "d".to_string());
-    let model = Arc::new(ModelStatus {
-        id,
-        digest,
-        context_tokens: 512,
-        created: 0,
-        details: Default::default(),
-    });
+    let model = Arc::new(ModelStatus { id, digest, context_tokens: 512, ..ModelStatus::default() });
     GrantedSlot { engine: EngineId { endpoint, engine_restarts: 0 }, model, is_external }
 }
 

@@ -197,9 +197,6 @@ fn surrounding(format: &Format, lark: &mut Lark<'_>) -> Option<(String, String)>
             let header = maybe("<|begin|>assistant");
             Some((format!("{header} {}", maybe("<|content|>")), maybe("<|end|>")))
         }
-        (CallFormat::GigaChat | CallFormat::GigaChatToken, _) => {
-            Some((String::new(), maybe(notations::MESSAGE_END)))
-        }
         (CallFormat::KimiK3, _) => {
             let after = format!("{} {}", maybe(K3_RESPONSE_END), maybe(K3_MESSAGE_END));
             Some((maybe(K3_RESPONSE), after))

@@ -73,8 +73,7 @@ impl Node {
             id: "m".into(),
             digest: "d".into(),
             context_tokens: CONTEXT,
-            created: 0,
-            details: Default::default(),
+            ..ModelStatus::default()
         };
         let is_ready = self.state == NodeState::Ready;
         NodeStatus {

@@ -50,8 +50,7 @@ pub(super) fn status(number: usize) -> NodeStatus {
             id: "m".into(),
             digest,
             context_tokens,
-            created: 0,
-            details: Default::default(),
+            ..ModelStatus::default()
         }],
         slots: SLOTS,
         slots_busy_elsewhere: 0,
