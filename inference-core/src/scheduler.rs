@@ -1,6 +1,7 @@
 //! Runs jobs on a model: the engine thread ([`engine_thread`]), the step for text generation
 //! ([`step`]) and for embeddings ([`embed`]), and the parts a step decides with: who is next
-//! ([`queue`]), which KV cells hold what ([`kv_pool`]), how many rows a batch has ([`step_pace`],
+//! ([`queue`]), which KV cells hold what ([`kv_pool`]), which
+//! prefixes are saved outside of them ([`saved_prefixes`]), how many rows a batch has ([`step_pace`],
 //! [`planning`]), which token comes next ([`sampler`]), and how long a response may reason
 //! ([`reasoning_budget`]).
 
@@ -13,6 +14,7 @@ pub(crate) mod prompt_lookup;
 pub(crate) mod queue;
 pub(crate) mod reasoning_budget;
 pub(crate) mod sampler;
+pub(crate) mod saved_prefixes;
 pub mod sequence;
 pub(crate) mod speculation;
 pub mod step;

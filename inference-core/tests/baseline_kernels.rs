@@ -70,6 +70,7 @@ fn two_chats_are_answered_in_one_batch_by_the_baseline_kernels() {
         context_tokens: 256,
         kv_cells: 512,
         prefix_cache: true,
+        saved_prefix_bytes: 0,
         threads: 2,
         ..ContextOptions::default()
     };

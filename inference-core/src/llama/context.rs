@@ -7,7 +7,7 @@ use super::stop::{STOPPED, run_stoppable};
 use super::threads::ThreadPool;
 use super::weights::Weights;
 use super::{LoadError, log};
-use crate::model_file::memory_plan::{KEPT_SEQUENCES, SEQUENCES_MAX};
+use crate::model_file::memory_plan::{KEPT_SEQUENCES, LOGITS_ROWS_MIN, SEQUENCES_MAX};
 use crate::types::model::SeqId;
 use crate::types::model::{DecodeError, Decoded, Model, Row, Shape, Stop};
 use crate::types::request::Token;
@@ -131,6 +131,8 @@ pub struct ContextOptions {
     pub kv_cells: u32,
     /// Share cached prefixes between prompts, if the model allows it.
     pub prefix_cache: bool,
+    /// Memory for saved prefixes of models that do not allow it, in bytes.
+    pub saved_prefix_bytes: u64,
     /// Number of compute threads.
     pub threads: u32,
     /// Storage type of keys and values.
@@ -151,6 +153,7 @@ impl Default for ContextOptions {
             context_tokens: 256,
             kv_cells: 256,
             prefix_cache: true,
+            saved_prefix_bytes: 0,
             threads: 1,
             kv_type: KvType::F16,
             flash_attention: FlashAttention::Auto,
@@ -183,16 +186,19 @@ impl Drop for LlamaModel {
 
 impl LlamaModel {
     /// Creates a context and runs one batch of every kind, so that the first request does not pay
-    /// for the warm-up, and an unsupported kernel crashes here.
+    /// for the warm-up, an unsupported kernel crashes here, and it is known whether a sequence can
+    /// lose its last token.
     pub fn new(weights: Weights, options: ContextOptions) -> Result<Self, LoadError> {
         if weights.is_encoder() {
             return Err(LoadError::NotGenerative);
         }
         let slots = options.slots.clamp(1, SEQUENCES_MAX);
         let kv_cells = options.kv_cells.max(options.context_tokens);
-        // Models that cannot share prefixes keep no finished sequences: each would need its own
-        // state, or cells for a window.
+        // Models that cannot share prefixes keep no finished sequences in the context: each would
+        // need its own state, or cells for a window.
         let shares_prefixes = options.prefix_cache && weights.can_share_prefixes();
+        let saves = options.prefix_cache && !shares_prefixes;
+        let saved = if saves { options.saved_prefix_bytes } else { 0 };
         let kept = if shares_prefixes { KEPT_SEQUENCES } else { 0 };
         let seq_ids = (slots + kept).min(SEQUENCES_MAX);
         let threads = i32::try_from(options.threads.clamp(1, 512)).unwrap_or(1);
@@ -206,9 +212,11 @@ impl LlamaModel {
         let shape = Shape {
             slots,
             seq_ids,
+            logits_rows: logits_rows(seq_ids),
             kv_cells,
             shares_prefixes,
-            can_truncate: weights.can_share_prefixes(),
+            can_truncate: false,
+            saved_bytes_max: usize::try_from(saved).unwrap_or(usize::MAX),
             context_tokens: options.context_tokens,
             batch_rows,
             vocabulary: weights.vocabulary(),
@@ -248,6 +256,10 @@ impl LlamaModel {
         let rows: Vec<Row> = (0..prompt).map(|i| row(0, i, i + 1 == prompt)).collect();
         let never: Stop<'_> = &|| false;
         self.decode(&rows, never)?;
+        // A recurrent state cannot lose a token. A sliding window can: a batch only takes the cells of
+        // tokens that no row of it sees, and no row after the first one of it does.
+        self.shape.can_truncate = self.remove_from(0, prompt - 1);
+        let prompt = if self.shape.can_truncate { prompt - 1 } else { prompt };
         let side_by_side: Vec<Row> = (1..self.shape.slots)
             .map(|seq| row(seq, 0, true))
             .chain([row(0, prompt, true)])
@@ -258,6 +270,10 @@ impl LlamaModel {
         self.clear(0);
         Ok(())
     }
+}
+
+fn logits_rows(seq_ids: u32) -> u32 {
+    seq_ids.max(LOGITS_ROWS_MIN)
 }
 
 fn new_context(
@@ -280,7 +296,7 @@ fn new_context(
         params.n_ubatch = options.batch_rows;
         // Otherwise the graph reserves logits for every row of a batch. llama.cpp requires room for
         // one row per sequence.
-        params.n_outputs_max = seq_ids;
+        params.n_outputs_max = logits_rows(seq_ids);
         params.type_k = options.kv_type.raw();
         params.type_v = options.kv_type.raw();
         params.flash_attn_type = match options.flash_attention {
@@ -346,6 +362,41 @@ impl Model for LlamaModel {
         unsafe {
             sys::llama_memory_seq_rm(sys::llama_get_memory(self.context), seq as i32, -1, -1);
         }
+    }
+
+    fn save(&mut self, seq: SeqId, tokens: u32, bytes_max: usize) -> Option<Box<[u8]>> {
+        let (context, seq) = (self.context, seq as i32);
+        // SAFETY: the context is valid and the sequence id is below its n_seq_max.
+        let (last, bytes) = unsafe {
+            let memory = sys::llama_get_memory(context);
+            let last = sys::llama_memory_seq_pos_max(memory, seq);
+            (last, sys::llama_state_seq_get_size(context, seq))
+        };
+        let mut state = Vec::new();
+        if last + 1 != tokens as i32 || bytes > bytes_max || state.try_reserve_exact(bytes).is_err()
+        {
+            return None;
+        }
+        // SAFETY: at most `bytes` bytes are written, for which there is room; only those that were
+        // written count.
+        unsafe {
+            let out: *mut u8 = state.as_mut_ptr();
+            state.set_len(sys::llama_state_seq_get_data(context, out, bytes, seq).min(bytes));
+        }
+        (state.len() == bytes).then(|| state.into())
+    }
+
+    fn restore(&mut self, seq: SeqId, state: &[u8]) -> bool {
+        let (bytes, id) = (state.len(), seq as i32);
+        // SAFETY: the context is valid, the sequence id is below its n_seq_max, and the state is one
+        // that this context wrote; llama.cpp reads no more than its length.
+        let read =
+            unsafe { sys::llama_state_seq_set_data(self.context, state.as_ptr(), bytes, id) };
+        let is_whole = bytes > 0 && read == bytes;
+        if !is_whole {
+            self.clear(seq);
+        }
+        is_whole
     }
 
     fn piece(&self, token: Token, control: bool, out: &mut Vec<u8>) {

@@ -24,6 +24,8 @@ pub(crate) const SLOTS_DEFAULT: u64 = 4;
 pub const SLOTS_MAX: u64 = 64;
 /// Finished sequences that the engine keeps for prompts with the same prefix.
 pub(crate) const KEPT_SEQUENCES: u32 = 32;
+/// Rows of a batch that may have logits, if there are fewer sequences: drafts need them.
+pub(crate) const LOGITS_ROWS_MIN: u32 = 16;
 /// llama.cpp's maximum number of sequences.
 pub(crate) const SEQUENCES_MAX: u32 = 256;
 /// Maximum inputs in a batch of an embedding model.
@@ -45,6 +47,8 @@ const CELL_BYTES: u64 = 96;
 /// Memory left free for the system: this, or a fraction of the available memory.
 const RESERVE_BYTES: u64 = 128 << 20;
 const RESERVE_SHARE: u64 = 32;
+/// Memory for saved prefixes unless more is requested.
+const SAVED_PREFIX_BYTES_MAX: u64 = 4 << 30;
 
 /// How the weights are loaded into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +113,8 @@ pub struct RequestedSettings {
     pub batch_rows: u64,
     /// Share cached prefixes, if the model allows it.
     pub prefix_cache: bool,
+    /// Memory for saved prefixes, for models that do not share them; `None` is what is left.
+    pub saved_prefix_bytes: Option<u64>,
     /// How the model computes embeddings, overriding its file.
     pub embedding_batching: Option<EmbeddingBatching>,
 }
@@ -126,6 +132,7 @@ impl Default for RequestedSettings {
             load: LoadMode::Mmap,
             batch_rows: 512,
             prefix_cache: true,
+            saved_prefix_bytes: None,
             embedding_batching: None,
         }
     }
@@ -143,6 +150,8 @@ pub struct MemoryParts {
     /// KV cells, recurrent states and buffers.
     #[serde(flatten)]
     pub context: ContextBytes,
+    /// Prefixes saved outside the pool, if that was requested.
+    pub(crate) saved_prefixes: u64,
     /// Programs, vocabulary and the pool's bookkeeping.
     pub process: u64,
 }
@@ -187,6 +196,8 @@ pub struct Plan {
     pub(crate) reserve_bytes: u64,
     /// Free memory after that; 0 if it does not fit.
     pub(crate) headroom_bytes: u64,
+    /// Memory that saved prefixes may use: what was requested, or a part of the headroom.
+    pub saved_prefix_bytes: u64,
     /// Missing memory; 0 if it fits.
     pub missing_bytes: u64,
     /// True if it fits.
@@ -338,8 +349,19 @@ impl<'a> Case<'a> {
             weights_resident: if mapped { 0 } else { plain },
             weights_repacked: self.weights.repacked_bytes,
             context: context_bytes(&self.layout, &sizes)?,
+            saved_prefixes: self.saved_prefixes(0),
             process: [book, words, merges].iter().fold(PROCESS_BYTES, |s, n| s.saturating_add(*n)),
         })
+    }
+
+    /// Memory for saved prefixes if `left` bytes may be used for what was not requested.
+    fn saved_prefixes(&self, left: u64) -> u64 {
+        let shares = self.is_embedding_model() || self.layout.can_share_prefixes();
+        match self.requested.saved_prefix_bytes {
+            _ if shares || !self.requested.prefix_cache => 0,
+            Some(requested) => requested,
+            None => (left / 2).min(SAVED_PREFIX_BYTES_MAX),
+        }
     }
 
     fn fits(&self, slots: u64, context: u64) -> Result<bool, PlanError> {
@@ -358,6 +380,7 @@ impl<'a> Case<'a> {
         let needed = parts.sum();
         let wants = needed.saturating_add(self.reserve());
         let missing = wants.saturating_sub(self.facts.available_bytes);
+        let headroom_bytes = self.facts.available_bytes.saturating_sub(wants);
         let mapped = self.requested.load == LoadMode::Mmap;
         let spare = self.weights.file_bytes.saturating_sub(self.weights.plain_bytes);
         Ok(Plan {
@@ -378,7 +401,8 @@ impl<'a> Case<'a> {
             reclaimable_bytes: if mapped { spare } else { 0 },
             available_bytes: self.facts.available_bytes,
             reserve_bytes: self.reserve(),
-            headroom_bytes: self.facts.available_bytes.saturating_sub(wants),
+            headroom_bytes,
+            saved_prefix_bytes: self.saved_prefixes(headroom_bytes),
             missing_bytes: missing,
             fits: missing == 0,
             read_bytes_per_token: self.weights.read_bytes,
@@ -412,7 +436,10 @@ impl<'a> Case<'a> {
             notes.push(format!("architecture '{name}' is planned as a plain transformer"));
         }
         if !self.is_embedding_model() && !self.layout.can_share_prefixes() {
-            notes.push("prompts of this model cannot share their beginnings".into());
+            notes.push(
+                "prompts of this model cannot share KV cells: their beginnings are saved and copied"
+                    .into(),
+            );
         }
         let locked = self.weights.file_bytes;
         let lockable = self.facts.lockable_bytes.unwrap_or(u64::MAX);
@@ -439,6 +466,7 @@ impl MemoryParts {
             context.compute,
             context.output,
             context.scratch,
+            self.saved_prefixes,
             self.process,
         ]
         .iter()

@@ -86,6 +86,8 @@ pub struct FakeModel {
     logits: Vec<Vec<f32>>,
     /// Makes the next batch fail.
     pub(crate) fail_next: bool,
+    /// Makes the next saved state unusable.
+    pub(crate) fail_next_restore: bool,
     /// Rows of every batch that was decoded.
     pub batches: Vec<Vec<Row>>,
 }
@@ -106,9 +108,11 @@ impl FakeModel {
             shape: Shape {
                 slots,
                 seq_ids: seqs,
+                logits_rows: seqs,
                 kv_cells: cells,
                 shares_prefixes,
                 can_truncate,
+                saved_bytes_max: 0,
                 context_tokens,
                 batch_rows,
                 vocabulary,
@@ -117,6 +121,7 @@ impl FakeModel {
             next_cell: 0,
             logits: Vec::new(),
             fail_next: false,
+            fail_next_restore: false,
             batches: Vec::new(),
         }
     }
@@ -125,6 +130,7 @@ impl FakeModel {
     #[cfg(test)]
     pub(crate) fn with_kept(mut self, kept: u32) -> Self {
         self.shape.seq_ids = self.shape.slots + kept;
+        self.shape.logits_rows = self.shape.seq_ids;
         self.seqs = vec![Vec::new(); self.shape.seq_ids as usize];
         self
     }
@@ -136,6 +142,20 @@ impl FakeModel {
         alone.shape.shares_prefixes = false;
         alone.shape.can_truncate = false;
         alone
+    }
+
+    /// Allows sequences to lose their last tokens, as in models with sliding windows.
+    #[cfg(test)]
+    pub(crate) fn truncating(mut self) -> Self {
+        self.shape.can_truncate = true;
+        self
+    }
+
+    /// Saves prefixes in up to `bytes` bytes, 4 for each token.
+    #[cfg(test)]
+    pub(crate) fn saving(mut self, bytes: usize) -> Self {
+        self.shape.saved_bytes_max = bytes;
+        self
     }
 
     /// KV cells in use by any sequence id.
@@ -212,6 +232,26 @@ impl Model for FakeModel {
 
     fn clear(&mut self, seq: SeqId) {
         self.seqs[seq as usize].clear();
+    }
+
+    fn save(&mut self, seq: SeqId, tokens: u32, bytes_max: usize) -> Option<Box<[u8]>> {
+        let held = &self.seqs[seq as usize];
+        let state: Vec<u8> = held.iter().flat_map(|(_, token)| token.to_le_bytes()).collect();
+        (held.len() == tokens as usize && state.len() <= bytes_max).then(|| state.into())
+    }
+
+    fn restore(&mut self, seq: SeqId, state: &[u8]) -> bool {
+        assert!(self.seqs[seq as usize].is_empty(), "a restored sequence must be empty");
+        if std::mem::take(&mut self.fail_next_restore) {
+            return false;
+        }
+        for bytes in state.chunks_exact(4) {
+            let token = Token::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            self.seqs[seq as usize].push((self.next_cell, token));
+            self.next_cell += 1;
+        }
+        assert!(self.cells() <= self.shape.kv_cells, "the pool is overrun");
+        true
     }
 
     fn piece(&self, token: Token, control: bool, out: &mut Vec<u8>) {

@@ -23,6 +23,8 @@ pub(crate) struct PlannedSequence {
     pub(crate) arrival: u64,
     /// True if it needs the logits of every row.
     pub(crate) needs_all_logits: bool,
+    /// The step must not go beyond this number of rows.
+    pub(crate) rows_max: u32,
 }
 
 /// A slot's rows in a step.
@@ -69,7 +71,7 @@ pub(crate) fn plan(sequences: &[PlannedSequence], limits: StepLimits) -> Vec<Slo
     });
     for sequence in prefilling {
         let most = if sequence.needs_all_logits { left.min(logits_left) } else { left };
-        let rows = sequence.rows.min(most);
+        let rows = sequence.rows.min(sequence.rows_max).min(most);
         if rows == 0 {
             continue;
         }
@@ -97,12 +99,14 @@ mod tests {
             skipped_steps: 0,
             arrival: u64::from(slot),
             needs_all_logits: false,
+            rows_max: u32::MAX,
         }
     }
 
     fn prefilling(slot: Slot, rows: u32, arrival: u64) -> PlannedSequence {
         let (decoding, skipped_steps, needs_all_logits) = (false, 0, false);
-        PlannedSequence { slot, rows, decoding, skipped_steps, arrival, needs_all_logits }
+        let rows_max = u32::MAX;
+        PlannedSequence { slot, rows, decoding, skipped_steps, arrival, needs_all_logits, rows_max }
     }
 
     fn rows(sequences: &[PlannedSequence], limits: StepLimits) -> Vec<(Slot, u32)> {
@@ -145,6 +149,12 @@ mod tests {
             prefilling(3, 400, 3),
         ];
         assert_eq!(rows(&all, WIDE), [(0, 20), (1, 12), (3, 400)]);
+    }
+
+    #[test]
+    fn a_prompt_stops_where_its_state_is_saved_and_leaves_the_rest_to_others() {
+        let stopping = PlannedSequence { rows_max: 30, ..prefilling(0, 100, 0) };
+        assert_eq!(rows(&[stopping, prefilling(1, 600, 1)], WIDE), [(0, 30), (1, 482)]);
     }
 
     #[test]

@@ -19,11 +19,13 @@ use crate::types::request::{
 mod job;
 mod pending_logprobs;
 mod prefill_reports;
+mod save_positions;
 
 pub use job::{CancelFlag, Job, ResponseGrammar};
 
 use pending_logprobs::PendingLogprobs;
 use prefill_reports::PrefillReports;
+use save_positions::SavePositions;
 
 /// A sampled token.
 #[derive(Debug)]
@@ -92,6 +94,8 @@ pub(crate) struct Sequence {
     pub(crate) drafted: u32,
     /// Draft tokens that were accepted.
     pub(crate) accepted: u32,
+    /// Positions at which the state of the prompt is to be saved.
+    pub(crate) saves: SavePositions,
     tokens: Vec<Token>,
     prompt_tokens: u32,
     /// Tokens that it arrived with: the prompt and a resumed response.
@@ -147,6 +151,7 @@ impl Sequence {
             lookup: PromptLookup::new(),
             drafted: 0,
             accepted: 0,
+            saves: SavePositions::default(),
             initial_tokens: job.tokens.len() as u32,
             reported: prompt_tokens as usize,
             tokens: job.tokens,

@@ -2,8 +2,8 @@
 //!
 //! [`Engine`] owns the model, the bookkeeping of its KV cells, and every sequence. One thread
 //! ([`crate::scheduler::engine_thread`]) or a test drives it; time is an argument, events go to a
-//! callback. [`admission`] decides which requests get slots, and [`sampling`] handles what was
-//! computed.
+//! callback. [`admission`] decides which requests get slots, [`sampling`] handles what was computed,
+//! and [`saving`] keeps states for later prompts.
 
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::scheduler::planning::{self, PlannedSequence, SlotRows, StepLimits};
 use crate::scheduler::queue::FairQueue;
 use crate::scheduler::sampler::Scratch;
 use crate::scheduler::sampler::logprobs::{Logprob, logprobs};
+use crate::scheduler::saved_prefixes::SavedPrefixes;
 use crate::scheduler::sequence::{CancelFlag, Job, Sequence};
 use crate::scheduler::speculation::{DecodeStep, Speculation};
 use crate::scheduler::step_pace::{StepPace, smooth};
@@ -25,6 +26,7 @@ use crate::types::request::{
 
 mod admission;
 mod sampling;
+mod saving;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +36,7 @@ pub struct Engine<M> {
     model: M,
     shape: Shape,
     pool: KvPool,
+    saved: SavedPrefixes,
     pace: StepPace,
     /// Decides on drafts, if there are any.
     speculation: Option<Speculation>,
@@ -60,6 +63,7 @@ impl<M: Model> Engine<M> {
             model,
             shape,
             pool: KvPool::new(shape.kv_cells, shape.seq_ids, shape.shares_prefixes),
+            saved: SavedPrefixes::new(shape.saved_bytes_max),
             pace: StepPace::new(shape.slots),
             speculation: None,
             queue: FairQueue::new(queue_max),
@@ -83,6 +87,11 @@ impl<M: Model> Engine<M> {
         self
     }
 
+    /// True if it computes drafts where that is faster.
+    pub fn speculates(&self) -> bool {
+        self.speculation.is_some()
+    }
+
     /// The model it runs.
     pub fn model(&self) -> &M {
         &self.model
@@ -96,7 +105,7 @@ impl<M: Model> Engine<M> {
         // Of any other sequence, at most one row needs logits.
         let others = waiting.iter().filter(|w| !w.needs_all_logits).count() as u32;
         let limits = StepLimits {
-            logits_rows: self.shape.seq_ids.saturating_sub(others).max(1),
+            logits_rows: self.shape.logits_rows.saturating_sub(others).max(1),
             batch_rows: self.shape.batch_rows,
             prefill_rows: self.pace.prefill_rows(decoding, self.shape.batch_rows),
             kv_cells: cells.free + cells.cached,
@@ -217,15 +226,17 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    /// Ends the sequence in a slot; its KV cells are kept for prompts with the same prefix.
+    /// Ends the sequence in a slot; its KV cells or its state are kept for prompts with the same
+    /// prefix.
     fn free(&mut self, slot: Slot) {
         if let Some(sequence) = self.slots[slot as usize].take() {
-            self.close(sequence.seq);
+            self.close(&sequence);
         }
     }
 
-    fn close(&mut self, seq: SeqId) {
-        self.pool.close(seq, &mut self.removed);
+    fn close(&mut self, sequence: &Sequence) {
+        self.save(sequence);
+        self.pool.close(sequence.seq, &mut self.removed);
         for seq in self.removed.drain(..) {
             self.model.clear(seq);
         }
@@ -297,6 +308,7 @@ impl<M: Model> StepEngine for Engine<M> {
             kv_cells: self.shape.kv_cells,
             kv_cells_in_use: cells.in_use,
             kv_cells_cached: cells.cached,
+            saved_prefix_bytes: self.saved.bytes() as u64,
             ..self.stats
         }
     }
@@ -328,6 +340,7 @@ impl<M: Model> StepEngine for Engine<M> {
                 let step = self.record_timing(&shares, spent);
                 self.emit_prompt_logprobs(&shares, emit);
                 self.record_rows(&shares);
+                self.save_due(&shares);
                 self.report_prefill(begun + spent, emit);
                 let before = self.stats.generated_tokens;
                 self.sample_all(&shares, clock(), emit);
@@ -372,5 +385,6 @@ fn view((slot, entry): (usize, &Option<Sequence>)) -> Option<PlannedSequence> {
         skipped_steps: sequence.skipped_steps,
         arrival: sequence.arrival,
         needs_all_logits: sequence.needs_all_logits(),
+        rows_max: sequence.saves.distance(sequence.position()).unwrap_or(u32::MAX),
     })
 }

@@ -57,6 +57,14 @@ impl<M: Model> Model for EndlessModel<M> {
         self.inner.clear(seq);
     }
 
+    fn save(&mut self, seq: SeqId, tokens: u32, bytes_max: usize) -> Option<Box<[u8]>> {
+        self.inner.save(seq, tokens, bytes_max)
+    }
+
+    fn restore(&mut self, seq: SeqId, state: &[u8]) -> bool {
+        self.inner.restore(seq, state)
+    }
+
     fn piece(&self, _: Token, _: bool, out: &mut Vec<u8>) {
         // Every token becomes visible text.
         out.push(b'.');

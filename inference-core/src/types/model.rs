@@ -19,12 +19,16 @@ pub struct Shape {
     pub slots: u32,
     /// Sequence ids of the context, live or kept: at least `slots`.
     pub(crate) seq_ids: u32,
+    /// Maximum rows of a batch that have logits; at least `seq_ids`.
+    pub(crate) logits_rows: u32,
     /// KV cells of all sequences together; at least `context_tokens`.
     pub kv_cells: u32,
     /// True if sequences can share the cells of a common prefix.
     pub(crate) shares_prefixes: bool,
-    /// True if a sequence can lose its last tokens.
+    /// True if a sequence can lose the last tokens of its last batch.
     pub(crate) can_truncate: bool,
+    /// Memory for saved prefixes in bytes; 0 if sequences share cells instead.
+    pub(crate) saved_bytes_max: usize,
     /// Maximum tokens of one sequence, prompt and response together.
     pub context_tokens: u32,
     /// Maximum rows of one batch.
@@ -91,10 +95,15 @@ pub trait Model {
     /// cells: nothing is computed or copied.
     fn share(&mut self, from: SeqId, to: SeqId, tokens: u32);
     /// Removes everything after the first `tokens` tokens of a sequence; only for models that can
-    /// truncate.
+    /// truncate. Without shared prefixes, all of that was computed in its last batch.
     fn truncate(&mut self, seq: SeqId, tokens: u32);
     /// Removes a sequence; KV cells that no other sequence shares become free.
     fn clear(&mut self, seq: SeqId);
+    /// A copy of the state of a sequence of `tokens` tokens, if it has at most `bytes_max` bytes.
+    /// None as well if the sequence holds another number of tokens.
+    fn save(&mut self, seq: SeqId, tokens: u32, bytes_max: usize) -> Option<Box<[u8]>>;
+    /// Fills an empty sequence with a saved state. False if that fails; the sequence stays empty.
+    fn restore(&mut self, seq: SeqId, state: &[u8]) -> bool;
     /// Appends the bytes of a token's text; that of a control token only if `control`.
     fn piece(&self, token: Token, control: bool, out: &mut Vec<u8>);
     /// The tokens that end a response (end of generation).

@@ -18,6 +18,7 @@ use inference_core::model_file::memory_plan::{
 
 use crate::commands::hardware::measure;
 use crate::commands::model::local_file;
+use crate::engine::flags::SAVED_PREFIX_MIB_MAX;
 use crate::engine::plan_facts::facts;
 use crate::types::exit::{EXIT_UNAVAILABLE, Failed};
 use crate::types::print::print_line;
@@ -38,6 +39,10 @@ pub(crate) struct PlanArgs {
     /// KV cells (tokens) of all requests together [default: slots x context tokens]
     #[arg(long, value_name = "TOKENS")]
     pub kv_cells: Option<u64>,
+    /// Memory for saved prefixes in MiB, for models whose prompts cannot share KV cells
+    /// [default: half of what the plan leaves free, at most 4096]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=SAVED_PREFIX_MIB_MAX))]
+    pub saved_prefix_mib: Option<u64>,
     /// KV cache type: f16, q8_0, q4_0 and others
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: String,
@@ -93,6 +98,7 @@ impl PlanArgs {
             slots: self.slots,
             context_tokens: self.context_tokens,
             kv_cells: self.kv_cells,
+            saved_prefix_bytes: self.saved_prefix_mib.map(|mib| mib << 20),
             key_kind: self.kv_type.clone(),
             value_kind: self.kv_type.clone(),
             flash_attention: !self.no_flash_attention,

@@ -34,6 +34,10 @@ const CONTEXT_MIN: u32 = 64;
 const SLOTS_DEFAULT: u32 = 4;
 /// Maximum KV cells of a pool.
 const KV_CELLS_MAX: u32 = 4 * 1024 * 1024;
+/// Maximum memory for saved prefixes in MiB.
+pub(crate) const SAVED_PREFIX_MIB_MAX: u64 = 1 << 20;
+/// Memory for saved prefixes without a memory plan.
+const SAVED_PREFIX_UNPLANNED: u64 = 256 << 20;
 /// Sizes to try if none were set and the defaults do not fit.
 const SMALLER: [(u32, u32); 6] =
     [(4, 2048), (2, 2048), (2, 1024), (1, 1024), (1, 512), (1, CONTEXT_MIN)];
@@ -69,6 +73,11 @@ pub(crate) struct EngineFlags {
     /// Disable the prefix cache: prefill every prompt from its first token
     #[arg(long, env = "FLOTILLA_NO_PREFIX_CACHE", value_parser = FalseyValueParser::new())]
     pub no_prefix_cache: bool,
+    /// Memory for saved prefixes in MiB, for models whose prompts cannot share KV cells because of
+    /// sliding windows or a recurrent state: Gemma 3, gpt-oss, LFM2, Qwen3.5. 0 saves none
+    /// [default: half of what the memory plan leaves free, at most 4096]
+    #[arg(long, env = "FLOTILLA_SAVED_PREFIX_MIB", value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=SAVED_PREFIX_MIB_MAX))]
+    pub saved_prefix_mib: Option<u64>,
     /// Disable speculative decoding: compute each response one token at a time, even where it
     /// repeats its prompt or itself
     #[arg(long, env = "FLOTILLA_NO_SPECULATION", value_parser = FalseyValueParser::new())]
@@ -225,6 +234,7 @@ impl EngineFlags {
             kv_type: sizes.kv_type,
             flash_attention: attention.value,
             prefix_cache: !self.no_prefix_cache,
+            saved_prefix_bytes: sizes.saved_prefix_bytes,
             speculation: !self.no_speculation,
             pooling: self.pooling,
             threads: threads.value,
@@ -348,7 +358,10 @@ impl EngineFlags {
         kv_type: KvType,
     ) -> Result<Sizes, SettingsError> {
         let kv_cells = kv_cells(self.kv_cells, slots.value, context_tokens)?;
-        Ok(Sizes { slots, context_tokens, kv_cells, kv_type, planned_bytes: None })
+        let saved_prefix_bytes =
+            self.saved_prefix_mib.map_or(SAVED_PREFIX_UNPLANNED, |mib| mib << 20);
+        let planned_bytes = None;
+        Ok(Sizes { slots, context_tokens, kv_cells, kv_type, saved_prefix_bytes, planned_bytes })
     }
 
     /// Settings to plan for, with a pool of slots x context.
@@ -371,6 +384,7 @@ impl EngineFlags {
             load: self.load,
             batch_rows: case.batch_rows.into(),
             prefix_cache: !self.no_prefix_cache,
+            saved_prefix_bytes: self.saved_prefix_mib.map(|mib| mib << 20),
             embedding_batching: case.vectors,
         }
     }
@@ -389,6 +403,7 @@ impl EngineFlags {
             Ok(plan) => {
                 plan.notes.iter().for_each(|note| tracing::info!("memory plan: {note}"));
                 sizes.planned_bytes = Some(plan.needed_bytes);
+                sizes.saved_prefix_bytes = plan.saved_prefix_bytes;
                 Ok(())
             }
             Err(PlanFailure::Refused(refusal)) => Err(refusal.to_string()),
@@ -423,6 +438,8 @@ struct Sizes {
     context_tokens: u32,
     kv_cells: u32,
     kv_type: KvType,
+    /// Memory for saved prefixes.
+    saved_prefix_bytes: u64,
     /// Memory according to the plan, if there is one.
     planned_bytes: Option<u64>,
 }

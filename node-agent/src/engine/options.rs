@@ -31,6 +31,8 @@ pub(crate) struct EngineOptions {
     pub kv_cells: u32,
     /// Share cached prefixes between prompts.
     pub prefix_cache: bool,
+    /// Memory for saved prefixes of a model whose sequences cannot share KV cells.
+    pub saved_prefix_bytes: u64,
     /// Compute draft tokens along with the last one, where that is faster.
     pub speculation: bool,
     /// Pooling type for an embedding model whose file does not give it.

@@ -301,13 +301,11 @@ impl Prompts {
         register(self.options.kernel);
         let weights = Weights::load(&files.open_paths(), self.options.load)?;
         let pooling = self.options.pooling.or_else(|| weights.pooling());
-        let running = match pooling {
+        let (running, speculates) = match pooling {
             Some(Pooling::Rank) if !has_classifier(files) => return Err(LoadError::NoClassifier),
-            Some(pooling) => self.start_embedder(&weights, pooling)?,
+            Some(pooling) => (self.start_embedder(&weights, pooling)?, false),
             None => self.start_generator(&weights)?,
         };
-        let speculates =
-            self.options.speculation && pooling.is_none() && weights.can_share_prefixes();
         let (bos, eos) = weights.bos_eos();
         let control = weights.control_texts();
         let rerank = weights.rerank_template().filter(|_| pooling == Some(Pooling::Rank));
@@ -325,12 +323,14 @@ impl Prompts {
         Ok(Loaded { preparer, running, sizes, digest, speculates })
     }
 
-    fn start_generator(&self, weights: &Weights) -> Result<Running, LoadError> {
+    /// Returns as well whether it may compute several tokens of a response at once.
+    fn start_generator(&self, weights: &Weights) -> Result<(Running, bool), LoadError> {
         let context = ContextOptions {
             slots: self.options.slots,
             context_tokens: self.options.context_tokens,
             kv_cells: self.options.kv_cells,
             prefix_cache: self.options.prefix_cache,
+            saved_prefix_bytes: self.options.saved_prefix_bytes,
             threads: self.options.threads,
             kv_type: self.options.kv_type,
             flash_attention: self.options.flash_attention,
@@ -339,8 +339,9 @@ impl Prompts {
         };
         let model = LlamaModel::new(weights.clone(), context)?;
         let engine = Engine::new(model, QUEUE_MAX).with_speculation(self.options.speculation);
+        let speculates = engine.speculates();
         let engine = engine_thread::start(engine, self.reporter());
-        Ok(Running::Generates(engine.map_err(no_thread)?))
+        Ok((Running::Generates(engine.map_err(no_thread)?), speculates))
     }
 
     fn start_embedder(&self, weights: &Weights, pooling: Pooling) -> Result<Running, LoadError> {

@@ -92,7 +92,7 @@ async fn windows_and_states_take_what_was_planned_and_nothing_for_finished_reque
         let path = synth(&folder, shape);
         let names = ["--slots", "--context-tokens", "--kv-cells"];
         let mut sizes: Vec<&str> = names.iter().zip(sizes).flat_map(|(n, v)| [*n, v]).collect();
-        sizes.extend(["--kv-type", "f32", "--batch-rows", "128"]);
+        sizes.extend(["--kv-type", "f32", "--batch-rows", "128", "--saved-prefix-mib", "0"]);
         let planned = plan(path.to_str().unwrap(), &sizes);
         let needed = planned["needed_bytes"].as_f64().unwrap() / MEBIBYTE;
         let more = [&["--model-name", "m"], &sizes[..]].concat();
@@ -110,6 +110,46 @@ async fn windows_and_states_take_what_was_planned_and_nothing_for_finished_reque
         assert_eq!(text(&together[3]), text(&alone), "{shape}: among others");
         agree(shape, resident(&agent), needed);
         assert!(needed < most, "{shape}: {needed} MiB are planned");
+    }
+}
+
+#[tokio::test]
+async fn turns_of_a_conversation_begin_with_a_saved_prefix_within_its_memory() {
+    let folder = Folder::new();
+    for shape in ["tiny-window", "tiny-hybrid"] {
+        let path = synth(&folder, shape);
+        let model = path.to_str().unwrap();
+        let limited = ["--saved-prefix-mib", "16"];
+        let (with, without) = (plan(model, &limited), plan(model, &["--saved-prefix-mib", "0"]));
+        let needed = |plan: &Value| plan["needed_bytes"].as_u64().unwrap();
+        assert_eq!(needed(&with) - needed(&without), 16 << 20, "{shape}");
+        assert!(plan(model, &[])["saved_prefix_bytes"].as_u64().unwrap() > 0, "{shape}");
+
+        let sizes = ["--slots", "2", "--context-tokens", "2048", "--model-name", "m"];
+        let saving = Agent::start_with_model(&path, &[&limited[..], &sizes].concat()).await;
+        let more = [&["--no-prefix-cache"], &sizes[..]].concat();
+        let plain = Agent::start_with_model(&path, &more).await;
+        let mut prompt = "to be or not ".repeat(20);
+        for turn in 0..6 {
+            let body = json!({"model": "m", "prompt": prompt, "max_tokens": 40, "temperature": 0,
+                "ignore_eos": true});
+            let answer = complete(&saving, body.clone()).await;
+            let expected = complete(&plain, body).await;
+            assert_eq!(answer["choices"], expected["choices"], "{shape}, turn {turn}");
+            let count = |answer: &Value, name: &str| {
+                answer["usage"].pointer(name).and_then(Value::as_u64).unwrap()
+            };
+            let cached = count(&answer, "/prompt_tokens_details/cached_tokens");
+            let tokens = count(&answer, "/prompt_tokens");
+            let new = if turn == 0 { tokens } else { 80 };
+            assert!(cached + new >= tokens, "{shape}, turn {turn}: {cached} of {tokens} tokens");
+            assert_eq!(count(&expected, "/prompt_tokens_details/cached_tokens"), 0);
+            prompt += answer["choices"][0]["text"].as_str().unwrap();
+            prompt += ". And then? ";
+        }
+        let saved = saving.metric("node_saved_prefix_bytes").await;
+        assert!(saved > 0.0 && saved <= f64::from(16 << 20), "{shape}: {saved}");
+        assert_eq!(plain.metric("node_saved_prefix_bytes").await, 0.0);
     }
 }
 

@@ -4,8 +4,8 @@
 //! its allocator holds the masks, five hidden states and the inside of a block; at the end, the
 //! logits instead of the latter. Each case was measured with llama.cpp 0.6.0-dev.
 
-use super::PlanError;
 use super::layout::{Layer, Layout};
+use super::{LOGITS_ROWS_MIN, PlanError};
 use crate::model_file::gguf::kinds::{self, Kind};
 
 /// llama.cpp rounds the number of KV cells up to a multiple of this.
@@ -84,6 +84,11 @@ impl ContextSizes {
         seen.checked_next_multiple_of(CELLS_MULTIPLE).unwrap_or(u64::MAX)
     }
 
+    /// Rows of a batch that may have logits.
+    fn logits_rows(&self) -> u64 {
+        self.seq_ids.max(LOGITS_ROWS_MIN.into())
+    }
+
     /// Rows of the reserved graph: a batch, rounded up to a multiple of all sequences. An upper
     /// bound, so that more slots never need less.
     fn graph_rows(&self) -> u64 {
@@ -146,7 +151,7 @@ fn output_bytes(layout: &Layout, sizes: &ContextSizes) -> u64 {
     let (rows, width) = match sizes.embeds {
         // Of the whole text, even if it is processed in ubatches.
         true => (sizes.kv_cells, layout.width),
-        false => (sizes.seq_ids, layout.vocabulary),
+        false => (sizes.logits_rows(), layout.vocabulary),
     };
     rows.saturating_mul(width).saturating_mul(4)
 }
@@ -182,7 +187,7 @@ fn compute_bytes(layout: &Layout, sizes: &ContextSizes) -> u64 {
     let last = match (layout.is_encoder, sizes.embeds) {
         (true, _) => 0,
         (false, true) => rows,
-        (false, false) => sizes.seq_ids,
+        (false, false) => sizes.logits_rows(),
     };
     let logits = last.saturating_mul(layout.vocabulary).saturating_mul(4);
     outer.saturating_add(layer.max(logits))

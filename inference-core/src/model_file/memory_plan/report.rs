@@ -38,6 +38,10 @@ impl Display for Plan {
         } else {
             write!(f, "does not fit    {:>10}  missing", bytes(self.missing_bytes))?;
         }
+        if self.saved_prefix_bytes > 0 && self.parts.saved_prefixes == 0 {
+            let what = "of that, at most, for the beginnings of prompts";
+            write!(f, "\nprefixes        {:>10}  {what}", bytes(self.saved_prefix_bytes))?;
+        }
         if self.reclaimable_bytes > 0 {
             let what = "more of the file stays in memory while nothing else wants it";
             write!(f, "\npage cache      {:>10}  {what}", bytes(self.reclaimable_bytes))?;
@@ -48,7 +52,7 @@ impl Display for Plan {
 }
 
 impl Plan {
-    fn lines(&self) -> [(&'static str, u64, String); 9] {
+    fn lines(&self) -> [(&'static str, u64, String); 10] {
         let parts = &self.parts;
         let mapped = match self.load {
             LoadMode::Mlock => "mapped from the file and locked",
@@ -65,6 +69,7 @@ impl Plan {
             ("compute", parts.context.compute, "activations of the largest batch".into()),
             ("output", parts.context.output, output.into()),
             ("scratch", parts.context.scratch, "of the threads that compute".into()),
+            ("prefixes", parts.saved_prefixes, "saved prefixes".into()),
             ("process", parts.process, "programs, vocabulary, book of the pool".into()),
         ]
     }

@@ -4,6 +4,7 @@
 use super::Engine;
 use crate::scheduler::engine_thread::Emit;
 use crate::scheduler::kv_pool::common;
+use crate::scheduler::saved_prefixes::TOKENS_MIN;
 use crate::scheduler::sequence::{Job, Leader, Replay, Sequence};
 use crate::types::model::Model;
 use crate::types::request::{Event, Tenant, Token};
@@ -13,7 +14,7 @@ use crate::types::request::{Event, Tenant, Token};
 const RESERVE_PART: u32 = 16;
 const RESERVE_CELLS_MAX: u32 = 64;
 /// A common prefix shorter than this is computed again instead of waited for.
-const LEAD_TOKENS_MIN: usize = 16;
+const LEAD_TOKENS_MIN: u32 = 16;
 
 impl<M: Model> Engine<M> {
     pub(super) fn drop_cancelled(&mut self, emit: Emit<'_>) {
@@ -137,17 +138,23 @@ impl<M: Model> Engine<M> {
     /// one that is about to compute more of it. False if no sequence id is free.
     fn begin(&mut self, sequence: &mut Sequence) -> bool {
         let opened = self.open_sequence(sequence);
-        sequence.leader = self.leader_of(sequence).filter(|_| opened);
+        let leader = self.leader_of(sequence).filter(|_| opened);
+        sequence.leader = leader.filter(|l| !self.saves() || self.request_save(*l));
         opened
     }
 
     /// The live sequence that will compute the longest prefix of this one.
     fn leader_of(&self, sequence: &Sequence) -> Option<Leader> {
-        if !self.shape.shares_prefixes || !sequence.uses_cache() {
+        let least = match self.shape.shares_prefixes {
+            true => LEAD_TOKENS_MIN,
+            false if self.saves() => TOKENS_MIN,
+            false => return None,
+        };
+        if !sequence.uses_cache() {
             return None;
         }
         let wanted = &sequence.tokens()[..sequence.tokens().len() - 1];
-        let worthwhile = sequence.position() as usize + LEAD_TOKENS_MIN;
+        let worthwhile = (sequence.position() + least) as usize;
         let lead = |other: &Sequence| {
             let same = common(other.tokens(), wanted);
             let leads = other.tenant == sequence.tenant
@@ -174,8 +181,11 @@ impl<M: Model> Engine<M> {
                 false => self.model.share(from, opened.seq, shared),
             }
             tokens = shared;
+        } else if self.saves() && sequence.uses_cache() {
+            tokens = self.restore(sequence, opened.seq);
         }
         sequence.begin(opened.seq, tokens);
+        self.plan_saves(sequence);
         true
     }
 
@@ -193,7 +203,7 @@ impl<M: Model> Engine<M> {
             }
             let Some(mut sequence) = self.slots[slot].take() else { continue };
             sequence.leader = None;
-            if self.pool.matching(sequence.tenant, sequence.tokens()) > sequence.position() {
+            if self.reusable(&sequence) > sequence.position() {
                 self.pool.discard(sequence.seq);
                 self.model.clear(sequence.seq);
                 // Its own id was just given back.
@@ -220,7 +230,7 @@ impl<M: Model> Engine<M> {
                 .filter(|i| self.slots[*i].is_some())
                 .max_by_key(|i| self.slots[*i].as_ref().map(|s| s.arrival));
             let Some(mut sequence) = youngest.and_then(|i| self.slots[i].take()) else { return };
-            self.close(sequence.seq);
+            self.close(&sequence);
             sequence.preempt();
             self.stats.preemptions += 1;
             self.preempted.push(sequence);

@@ -30,9 +30,9 @@ impl<M: Model> Engine<M> {
             let (acceptance, draft) = (sequence.lookup.acceptance(), sequence.lookup.draft());
             candidates.push(Candidate { acceptance, tokens: draft.len() as u32 });
         }
-        // The context has room for the logits of one row per sequence id. No kept prefix is evicted
-        // for a draft.
-        let rows_max = self.shape.batch_rows.min(self.shape.seq_ids).min(self.pool.cells().free);
+        // No kept prefix is evicted for a draft.
+        let rows_max =
+            self.shape.batch_rows.min(self.shape.logits_rows).min(self.pool.cells().free);
         for (share, drafted) in shares.iter_mut().zip(speculation.drafts(&candidates, rows_max)) {
             share.drafted = drafted;
         }

@@ -15,6 +15,7 @@ use crate::types::request::{Options, RequestId, Tenant};
 mod limits;
 mod prompt_logprobs;
 mod resume;
+mod saving;
 mod stopped;
 
 mod drafts;
@@ -326,8 +327,11 @@ fn day(seed: u64) -> EngineStats {
     let (slots, batch_rows) = (1 + pick(6), 4 + pick(30));
     let cells = 64 + pick(slots * 64);
     let model = FakeModel::with_cells(slots, 64, batch_rows, cells);
-    let mut bench = Bench::on(match pick(4) {
+    let mut bench = Bench::on(match pick(6) {
         0 => model.without_sharing(),
+        // Room for about ten prefixes of the length of SYSTEM.
+        4 => model.without_sharing().saving(pick(4000) as usize),
+        5 => model.without_sharing().truncating().saving(pick(4000) as usize),
         1 => model.with_kept(pick(3)),
         _ => model,
     });

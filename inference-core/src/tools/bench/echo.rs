@@ -86,6 +86,15 @@ impl<M: Model> Model for EchoModel<M> {
         self.inner.clear(seq);
     }
 
+    /// Never: its tokens would have to be saved, too, and no measurement needs that.
+    fn save(&mut self, _: SeqId, _: u32, _: usize) -> Option<Box<[u8]>> {
+        None
+    }
+
+    fn restore(&mut self, _: SeqId, _: &[u8]) -> bool {
+        false
+    }
+
     fn piece(&self, token: Token, control: bool, out: &mut Vec<u8>) {
         self.inner.piece(token, control, out);
     }

@@ -8,8 +8,10 @@ use crate::model_file::gguf::write::Writer;
 pub(crate) const WINDOWED: &str = "gemma2";
 /// Architecture of the shapes with recurrent states, in every other layer.
 pub(crate) const HYBRID: &str = "jamba";
-/// Tokens of the sliding window.
-const WINDOW: u32 = 128;
+/// Tokens of the sliding window of small shapes, and of the others, as in Gemma 3 1B.
+const WINDOWS: [u32; 2] = [128, 512];
+/// Width below which a shape is small.
+const SMALL_WIDTH: u64 = 512;
 /// Elements of the recurrent state per channel. Larger than in real models, so that the cost of
 /// sequences shows in a small file.
 const STATE: u64 = 256;
@@ -71,7 +73,8 @@ pub(crate) fn fading(drawn: f32) -> f32 {
 pub(crate) fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
     let key = |name: &str| format!("{}.{name}", shape.architecture);
     if shape.architecture == WINDOWED {
-        writer.number(&key("attention.sliding_window"), WINDOW);
+        let window = WINDOWS[usize::from(shape.width >= SMALL_WIDTH)];
+        writer.number(&key("attention.sliding_window"), window);
     }
     if shape.architecture != HYBRID {
         return writer.number(&key("attention.head_count_kv"), shape.kv_heads as u32);

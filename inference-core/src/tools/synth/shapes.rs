@@ -155,6 +155,22 @@ pub const SHAPES: &[ModelShape] = &[
         context: 8192,
         ranks: false,
     },
+    // The dimensions of Qwen2.5-0.5B, with sliding windows.
+    ModelShape {
+        name: "window-0.5b",
+        architecture: "gemma2",
+        layers: 24,
+        width: 896,
+        hidden: 4864,
+        heads: 14,
+        kv_heads: 2,
+        head_width: 64,
+        vocabulary: 151_936,
+        rope_base: 1_000_000.0,
+        epsilon: 1e-6,
+        context: 32_768,
+        ranks: false,
+    },
     ModelShape {
         name: "tiny-hybrid",
         architecture: "jamba",

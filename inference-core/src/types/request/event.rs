@@ -300,6 +300,8 @@ pub struct EngineStats {
     pub kv_cells_in_use: u32,
     /// Cells kept for prompts with the same prefix.
     pub kv_cells_cached: u32,
+    /// Memory of prefixes saved outside the pool, in bytes.
+    pub saved_prefix_bytes: u64,
     /// Steps since the start.
     pub steps: u64,
     /// Prompt tokens prefilled since the start.

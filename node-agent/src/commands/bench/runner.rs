@@ -23,6 +23,8 @@ use crate::types::exit::Failed;
 
 const BATCHES: [u32; 5] = [1, 2, 4, 8, 16];
 const SLOTS: u32 = 16;
+/// Memory for saved prefixes, if the model needs any.
+const SAVED_PREFIX_BYTES: u64 = 512 << 20;
 fn sampled() -> Sampling {
     Sampling { temperature: 1.0, ..Sampling::GREEDY }
 }
@@ -118,6 +120,7 @@ impl Runner {
             context_tokens,
             kv_cells: cells.max(2 * context_tokens),
             prefix_cache,
+            saved_prefix_bytes: SAVED_PREFIX_BYTES,
             threads: self.threads,
             ..ContextOptions::default()
         };

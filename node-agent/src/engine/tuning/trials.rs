@@ -119,6 +119,7 @@ fn context(
         context_tokens: effort.context_tokens(),
         kv_cells: effort.kv_cells(),
         prefix_cache: false,
+        saved_prefix_bytes: 0,
         threads: candidate.threads,
         kv_type: setup.kv_type,
         flash_attention: candidate.flash_attention,

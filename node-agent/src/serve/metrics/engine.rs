@@ -113,7 +113,11 @@ fn cells(builder: &mut MetricsBuilder, snapshot: &Snapshot<'_>) -> Result<()> {
     gauge("node_kv_cells", "Cells of the KV pool; one holds one token.", stats.kv_cells)?;
     gauge("node_kv_cells_in_use", "KV cells of requests in slots.", stats.kv_cells_in_use)?;
     let cached = "KV cells of cached prefixes.";
-    gauge("node_kv_cells_cached", cached, stats.kv_cells_cached)
+    gauge("node_kv_cells_cached", cached, stats.kv_cells_cached)?;
+    let saved = "Memory of prefixes saved outside the KV pool, for models that cannot share cells.";
+    let bytes = i64::try_from(stats.saved_prefix_bytes).unwrap_or(i64::MAX);
+    builder.gauge("node_saved_prefix_bytes", saved)?.set(bytes);
+    Ok(())
 }
 
 fn machine(builder: &mut MetricsBuilder, snapshot: &Snapshot<'_>) -> Result<()> {
