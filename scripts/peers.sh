@@ -24,6 +24,7 @@ fi
 
 if [ ! -e "$bin/paddler-peer" ]; then
     echo "Building Paddler"
-    CARGO_TARGET_DIR=target/peers/paddler cargo install --quiet --locked --path tests/peers/paddler \
+    # Without our changes to llama.cpp: .cargo/config.toml leaves a variable alone that is set.
+    CMAKE_MODULE_PATH="" CARGO_TARGET_DIR=target/peers/paddler cargo install --quiet --locked --path tests/peers/paddler \
         --root target/peers
 fi

@@ -367,6 +367,10 @@ pub struct KeyLimitArgs {
     /// x-openwebui-user-id) or field (safety_identifier, user or metadata.user_id)
     #[arg(long, value_enum, default_value = "none")]
     pub users: UsersName,
+    /// Share cached prompt prefixes with the other keys of this group. Response times may then reveal
+    /// which prompts the group has sent [default: none]
+    #[arg(long, value_name = "NAME")]
+    pub prefix_group: Option<String>,
     /// Trace a request exactly if its traceparent is sampled, regardless of traces.sample_ratio
     #[arg(long)]
     pub force_trace: bool,
@@ -434,6 +438,7 @@ impl KeyLimitArgs {
             limits,
             budget: Budget { tokens: self.tokens_per_month, spend: self.spend_per_month },
             users: UserPolicy { source: self.users.into(), ..UserPolicy::default() },
+            prefix_group: self.prefix_group,
             force_trace: self.force_trace,
         }
     }

@@ -29,6 +29,8 @@ const ADMIN_TENANT: &str = "operators:chat";
 pub struct Caller {
     /// Name of the tenant.
     pub tenant: Arc<str>,
+    /// The group of tenants that share cached prefixes with this one.
+    pub prefix_group: Option<Arc<str>>,
     /// The key as configured.
     pub key: Arc<ApiKey>,
     /// Model aliases for all keys.
@@ -158,6 +160,7 @@ impl Keys {
             let users = same.map(|old| old.users.clone());
             let caller = Caller {
                 tenant: key.name.as_str().into(),
+                prefix_group: key.prefix_group.as_deref().map(Arc::from),
                 key: Arc::new(key.clone()),
                 aliases: aliases.clone(),
                 limiter: limiter.unwrap_or_else(|| Arc::new(Limiter::new(&key.limits))),
@@ -208,7 +211,8 @@ fn admin_caller(aliases: &Arc<Aliases>, old: Option<&Keys>) -> Caller {
 /// The caller with a key that has neither limits nor users.
 fn unlimited_caller(key: Arc<ApiKey>, aliases: Arc<Aliases>) -> Caller {
     let (tenant, users) = (key.name.as_str().into(), Arc::new(Users::new(&key.users)));
-    Caller { tenant, key, aliases, limiter: Arc::default(), users, models: Arc::default() }
+    let (limiter, models) = (Arc::default(), Arc::default());
+    Caller { tenant, prefix_group: None, key, aliases, limiter, users, models }
 }
 
 impl ApiKey {
@@ -225,6 +229,7 @@ impl ApiKey {
             limits: KeyLimits::default(),
             budget: Budget::default(),
             users: UserPolicy::default(),
+            prefix_group: None,
             force_trace: false,
         }
     }
@@ -271,6 +276,8 @@ pub struct ApiKey {
     pub budget: Budget,
     /// Where its requests name their users, and the limits of each.
     pub users: UserPolicy,
+    /// Keys of one group share cached prefixes.
+    pub prefix_group: Option<String>,
     /// True if requests are traced whenever their `traceparent` says so.
     pub force_trace: bool,
 }

@@ -38,7 +38,7 @@ impl NewKey {
     /// Creates a random key; `allows` makes its entry.
     ///
     /// # Errors
-    /// The name is not valid for a tenant, or the system has no randomness.
+    /// The name or that of its group is not valid, or the system has no randomness.
     pub fn generate(
         name: &str,
         allows: impl FnOnce(KeyDigest) -> ApiKey,
@@ -48,6 +48,9 @@ impl NewKey {
         }
         let secret = format!("sk-flotilla-{}", random_hex()?);
         let entry = allows(KeyDigest::of(&secret));
+        if entry.prefix_group.as_ref().is_some_and(|group| !is_plain_id(group)) {
+            return Err(CommandError::Usage(format!("--prefix-group: {NAME}")));
+        }
         Ok(Self { secret, entry })
     }
 
@@ -155,6 +158,8 @@ struct Entry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     user_limits: Option<UserLimits>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    prefix_group: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     force_trace: Option<bool>,
 }
 
@@ -215,7 +220,7 @@ fn yaml(keys: &[ApiKey]) -> Result<String, CommandError> {
 impl<'a> From<&'a ApiKey> for Entry<'a> {
     fn from(key: &'a ApiKey) -> Self {
         let ApiKey { name, digest, class_max, external, deadline, tokens_max, .. } = key;
-        let ApiKey { aliases, limits, budget, users, force_trace, .. } = key;
+        let ApiKey { aliases, limits, budget, users, prefix_group, force_trace, .. } = key;
         let defaults = UserPolicy::default();
         Self {
             name,
@@ -237,6 +242,7 @@ impl<'a> From<&'a ApiKey> for Entry<'a> {
             user_header: users.header.as_ref().map(HeaderName::as_str),
             users_max: (users.users_max != defaults.users_max).then_some(users.users_max),
             user_limits: Some(users.into()).filter(|limits| *limits != UserLimits::default()),
+            prefix_group: prefix_group.as_deref(),
             force_trace: force_trace.then_some(true),
         }
     }

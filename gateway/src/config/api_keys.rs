@@ -145,6 +145,11 @@ fn read_entry(mut item: Section, seen: &mut SeenKeys, problems: &mut Problems) -
     let tokens_max = item.limit("max_tokens", problems);
     let aliases = item.aliases("aliases", problems);
     let users = read_users(&mut item, problems);
+    let prefix_group = item.text("prefix_group", problems);
+    item.pattern("prefix_group", NAME_PATTERN);
+    if prefix_group.as_ref().is_some_and(|group| !is_plain_id(group)) {
+        item.report("prefix_group", NAME, problems);
+    }
     let force_trace = item.boolean("force_trace", false, problems);
     let limits = KeyLimits {
         requests_per_minute: item.limit("requests_per_minute", problems),
@@ -184,6 +189,7 @@ fn read_entry(mut item: Section, seen: &mut SeenKeys, problems: &mut Problems) -
         limits,
         budget,
         users: users?,
+        prefix_group,
         force_trace,
     })
 }

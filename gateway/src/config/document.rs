@@ -60,6 +60,7 @@ pub const KEYS: &[&str] = &[
     "keys[].user_limits.concurrent_max",
     "keys[].user_limits.tokens_per_month",
     "keys[].user_limits.spend_per_month",
+    "keys[].prefix_group",
     "keys[].force_trace",
     "keys[].tokens_per_month",
     "keys[].spend_per_month",

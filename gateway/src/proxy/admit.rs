@@ -50,6 +50,8 @@ pub(crate) struct Admitted {
     pub translation: Option<Translation>,
     /// The tenant.
     pub tenant: Arc<str>,
+    /// The group of tenants that share cached prefixes with it.
+    pub prefix_group: Option<Arc<str>>,
     /// The user of the tenant, if its key says where requests name them.
     pub user: Option<UserId>,
     /// The tenant's share of the queue, from its key.
@@ -105,6 +107,7 @@ impl Admitted {
             origin: self.origin.clone(),
             translation: None,
             tenant: self.tenant.clone(),
+            prefix_group: self.prefix_group.clone(),
             user: self.user,
             share: self.share,
             model: self.model.clone(),
@@ -140,6 +143,15 @@ pub(crate) const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class")
 /// Request header: milliseconds within which the request must get a slot.
 const DEADLINE: HeaderName = HeaderName::from_static("x-flotilla-deadline-ms");
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+
+/// The fingerprint of a body, which is that of its key's group if it has one.
+fn prefix(caller: &Caller, body: &[u8]) -> Prefix {
+    match &caller.prefix_group {
+        // No name of a tenant has a space.
+        Some(group) => Prefix::new(&format!("group {group}"), body),
+        None => Prefix::new(&caller.tenant, body),
+    }
+}
 
 /// Reads and checks a request. After an error, the caller passes the rest of the body to
 /// [`request_body::discard`].
@@ -197,8 +209,7 @@ pub(crate) async fn admit(
     let is_streamed = api.generates() && routed.stream.unwrap_or(false);
     let model = model(caller, known)?;
     // Embeddings and reranking have no prefix: nodes keep no KV cache for them.
-    let prefix =
-        if api.generates() { Prefix::new(&caller.tenant, &body) } else { Prefix::default() };
+    let prefix = if api.generates() { prefix(caller, &body) } else { Prefix::default() };
     Ok(Admission::Request(Admitted {
         context: context.clone(),
         api,
@@ -208,6 +219,7 @@ pub(crate) async fn admit(
         model: model.unwrap_or_else(|| known.into()),
         share: caller.key.limits.queue,
         tenant: caller.tenant.clone(),
+        prefix_group: caller.prefix_group.clone(),
         user,
         tokens_max: tokens_max.and_then(|max| u32::try_from(max).ok()),
         choice_max,

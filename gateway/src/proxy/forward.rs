@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
-use inference_protocol::fleet::{DIGEST_HEADER, TENANT_HEADER};
+use inference_protocol::fleet::{DIGEST_HEADER, PREFIX_GROUP_HEADER, TENANT_HEADER};
 use inference_protocol::openai::ErrorBody;
 use inference_protocol::resume::{ENGINE_LOST, RESUME_HEADER, Resume};
 use inference_protocol::sse::Splitter;
@@ -37,6 +37,7 @@ pub(crate) use source::Source;
 use source::{Outside, SourceParts};
 
 const TENANT: HeaderName = HeaderName::from_static(TENANT_HEADER);
+const PREFIX_GROUP: HeaderName = HeaderName::from_static(PREFIX_GROUP_HEADER);
 const DIGEST: HeaderName = HeaderName::from_static(DIGEST_HEADER);
 const RESUME: HeaderName = HeaderName::from_static(RESUME_HEADER);
 
@@ -284,14 +285,16 @@ fn upstream_request(
     written.map_err(Error::internal)?;
     let resume_bytes = body.len();
     body.put(&admitted.body[..]);
-    Request::post(admitted.api.uri())
+    let mut request = Request::post(admitted.api.uri())
         .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
         .header(REQUEST_ID, admitted.context.id().value())
         .header(TENANT, &*admitted.tenant)
         .header(RESUME, resume_bytes)
-        .header(DIGEST, digest)
-        .body(body.freeze())
-        .map_err(Error::internal)
+        .header(DIGEST, digest);
+    if let Some(group) = &admitted.prefix_group {
+        request = request.header(PREFIX_GROUP, &**group);
+    }
+    request.body(body.freeze()).map_err(Error::internal)
 }
 
 /// Builds the request to an external endpoint. True if the response will contain more than the

@@ -43,6 +43,9 @@ pub const VERSION_HEADER: &str = "x-flotilla-version";
 /// Header of a request from the gateway: its tenant. Nodes separate the caches of tenants and let
 /// tenants take turns.
 pub const TENANT_HEADER: &str = "x-flotilla-tenant";
+/// Header of a request from the gateway: the group of tenants that share cached prefixes with its
+/// tenant. Without it, its tenant shares them with no other.
+pub const PREFIX_GROUP_HEADER: &str = "x-flotilla-prefix-group";
 /// Header of a request from the gateway: the digest of the intended weights, as the node last
 /// reported it. A node whose engine has loaded other weights refuses with 503.
 pub const DIGEST_HEADER: &str = "x-flotilla-digest";

@@ -72,8 +72,8 @@ pub(crate) struct Leader {
 pub(crate) struct Sequence {
     /// Id chosen by the caller.
     pub(crate) id: RequestId,
-    /// Tenant that sent the request.
-    pub(crate) tenant: Tenant,
+    /// The tenant or group of tenants whose cached prefixes it shares.
+    pub(crate) prefix_owner: Tenant,
     /// Its sequence id in the context.
     pub(crate) seq: SeqId,
     /// Prompt tokens found in the cache.
@@ -132,6 +132,7 @@ impl Sequence {
         let prompt_tokens = job.tokens.len().saturating_sub(job.resumed_len) as u32;
         debug_assert!(prompt_tokens > 0 && prompt_tokens < context_tokens);
         let room = context_tokens.saturating_sub(prompt_tokens);
+        let prefix_owner = job.prefix_owner();
         let Options {
             sampling, max_tokens, stop, stop_tokens, lines, logprobs, uses_cache, ..
         } = job.options;
@@ -140,7 +141,7 @@ impl Sequence {
         let mut resolved = job.resolved;
         Self {
             id: job.id,
-            tenant: job.tenant,
+            prefix_owner,
             seq: 0,
             cached_tokens: 0,
             leader: None,

@@ -26,7 +26,8 @@ pub type RequestId = u64;
 pub type Token = u32;
 
 /// Tenant of a request: requests of one tenant share cached prefixes, and tenants take turns. The
-/// caller derives the number from the tenant's name.
+/// caller derives the number from the tenant's name. A group of tenants that share cached prefixes
+/// has a number as well.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant(pub u64);
 
@@ -126,6 +127,8 @@ pub struct Options {
     pub reasoning_max: Option<u32>,
     /// True if the prompt may start with a cached prefix.
     pub uses_cache: bool,
+    /// The group of tenants whose cached prefixes it shares, as a tenant; `None` is its own tenant.
+    pub prefix_group: Option<Tenant>,
     /// Emit an [`Event::Prefilled`] now and then while the prompt is computed.
     pub reports_prefill: bool,
 }
@@ -142,6 +145,7 @@ impl Options {
         prompt_logprobs: false,
         reasoning_max: None,
         uses_cache: true,
+        prefix_group: None,
         reports_prefill: false,
     };
 }

@@ -101,9 +101,10 @@ pub(crate) struct EngineFlags {
     /// (mapped, and locked in memory), none (read into private memory)
     #[arg(long, env = "FLOTILLA_LOAD", value_name = "MODE", default_value = "mmap")]
     pub load: LoadMode,
-    /// Request huge pages from the operating system; for weights, only with --load none
-    #[arg(long, env = "FLOTILLA_HUGE_PAGES", value_parser = FalseyValueParser::new())]
-    pub huge_pages: bool,
+    /// Do not request huge pages from the operating system. They hold the KV cache, and weights
+    /// that are interleaved for this CPU (Q4_0, IQ4_NL, Q4_K) or loaded with --load none
+    #[arg(long, env = "FLOTILLA_NO_HUGE_PAGES", value_parser = FalseyValueParser::new())]
+    pub no_huge_pages: bool,
     /// Sandbox the engine, which parses the model file: it can open only that file, and make only
     /// the system calls that computing needs. auto (as far as the kernel supports it), on
     /// (required), off
@@ -240,7 +241,7 @@ impl EngineFlags {
             threads: threads.value,
             cpus,
             load: self.load,
-            huge_pages: self.huge_pages,
+            huge_pages: !self.no_huge_pages,
             batch_rows: batch_rows.value,
             poll: poll.value,
             planned_bytes: sizes.planned_bytes,

@@ -184,6 +184,7 @@ mod tests {
                 reports_prefill: true,
                 reasoning_max: Some(0),
                 uses_cache: false,
+                prefix_group: Some(Tenant(8)),
             },
             constraint: Some(Constraint::JsonSchema("{}".into())),
             calls: Some(CallRules { choice: ToolChoice::Function("f".into()), calls_max: 1 }),

@@ -86,14 +86,14 @@ impl From<ChildError> for Failed {
     }
 }
 
-/// The command line of such a child.
+/// The command line of such a child. It has huge pages, as an engine with default flags has.
 pub(crate) fn command(
     name: &str,
     model: &Path,
     options: &impl Serialize,
 ) -> Result<Command, ChildError> {
     let options = serde_json::to_string(options).map_err(ChildError::Json)?;
-    let mut command = executable::child();
+    let mut command = executable::computing_child(true);
     command.arg(name).args(["--options", &options]).arg("--").arg(model);
     Ok(command)
 }

@@ -178,12 +178,7 @@ async fn run_once(
 fn spawn(options: &EngineOptions) -> std::io::Result<(Child, UnixStream)> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;
-    let mut process = Process::from(executable::child());
-    if options.huge_pages {
-        // Makes glibc ask for huge pages (MADV_HUGEPAGE) for all large allocations.
-        process.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
-    }
-    let child = process
+    let child = Process::from(executable::computing_child(options.huge_pages))
         .arg("engine")
         .arg("--model")
         .arg(&options.model)

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use flotilla_listeners::request_head::drop_trailing_slash;
 use hyper::body::Incoming;
-use hyper::header::HeaderValue;
+use hyper::header::{HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use inference_core::types::request::Tenant;
 use inference_protocol::fleet::{self, DIGEST_HEADER};
@@ -236,11 +236,14 @@ fn authenticate<B>(node: &Node, link: Link, request: &Request<B>) -> Result<(), 
 struct Caller {
     via: Via,
     tenant: Tenant,
+    /// The group of tenants that share cached prefixes with it.
+    prefix_group: Option<Tenant>,
 }
 
 fn caller<B>(node: &Node, link: Link, request: &Request<B>) -> Result<Caller, Error> {
     let via = Via { link: link.id, digest: intended_digest(request)? };
-    Ok(Caller { via, tenant: tenant(request, link.trusted || node.key.is_some()) })
+    let (tenant, prefix_group) = tenants(request.headers(), link.trusted || node.key.is_some());
+    Ok(Caller { via, tenant, prefix_group })
 }
 
 /// Digest of the weights that a gateway intends, if given.
@@ -252,13 +255,20 @@ fn intended_digest<B>(request: &Request<B>) -> Result<Option<Fingerprint>, Error
     read.map(Some).map_err(invalid)
 }
 
-/// The tenant header counts only from callers that presented a key: gateways.
-fn tenant<B>(request: &Request<B>, shown_key: bool) -> Tenant {
-    let Some(name) = request.headers().get(fleet::TENANT_HEADER).filter(|_| shown_key) else {
-        return Tenant::default();
-    };
+/// The tenant of a request, and its group. Their headers count only from callers that presented a
+/// key: gateways.
+fn tenants(headers: &HeaderMap, shown_key: bool) -> (Tenant, Option<Tenant>) {
+    let named = |name| headers.get(name).filter(|_| shown_key);
+    let tenant = named(fleet::TENANT_HEADER).map_or(Tenant::default(), |name| number("", name));
+    (tenant, named(fleet::PREFIX_GROUP_HEADER).map(|name| number("group ", name)))
+}
+
+/// The number of a tenant, or of a group of tenants: the names of groups have a prefix that no name
+/// of a tenant has.
+fn number(prefix: &str, name: &HeaderValue) -> Tenant {
+    let digest = Sha256::new().chain_update(prefix).chain_update(name.as_bytes()).finalize();
     let mut number = [0; 8];
-    number.copy_from_slice(&Sha256::digest(name.as_bytes())[..8]);
+    number.copy_from_slice(&digest[..8]);
     Tenant(u64::from_le_bytes(number))
 }
 
@@ -311,12 +321,22 @@ mod tests {
     use super::*;
 
     fn tenant_of(name: Option<&str>, shown_key: bool) -> Tenant {
-        let mut request = Request::new(());
+        let mut headers = HeaderMap::new();
         if let Some(name) = name {
-            let name = name.parse().unwrap();
-            request.headers_mut().insert(fleet::TENANT_HEADER, name);
+            headers.insert(fleet::TENANT_HEADER, name.parse().unwrap());
         }
-        tenant(&request, shown_key)
+        tenants(&headers, shown_key).0
+    }
+
+    #[test]
+    fn a_group_is_no_tenant_and_believed_to_those_who_have_shown_a_key() {
+        let mut headers = HeaderMap::new();
+        headers.insert(fleet::TENANT_HEADER, "ada".parse().unwrap());
+        assert_eq!(tenants(&headers, true).1, None);
+        headers.insert(fleet::PREFIX_GROUP_HEADER, "ada".parse().unwrap());
+        let (tenant, group) = tenants(&headers, true);
+        assert!(group.is_some_and(|group| group != tenant));
+        assert_eq!(tenants(&headers, false), (Tenant::default(), None));
     }
 
     #[test]

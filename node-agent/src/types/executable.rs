@@ -20,6 +20,17 @@ pub(crate) fn child() -> Command {
     command
 }
 
+/// A [`child`] that computes: with huge pages, glibc requests them (`MADV_HUGEPAGE`) for all large
+/// allocations, unless the environment configures it otherwise.
+pub(crate) fn computing_child(huge_pages: bool) -> Command {
+    const TUNABLES: &str = "GLIBC_TUNABLES";
+    let mut command = child();
+    if huge_pages && std::env::var_os(TUNABLES).is_none() {
+        command.env(TUNABLES, "glibc.malloc.hugetlb=1");
+    }
+    command
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,8 @@
 //! A conversation goes where its beginning is.
 
 use fleet_tests::mock_node::{Asked, MockNode};
+use fleet_tests::process::run;
+use inference_protocol::fleet::PREFIX_GROUP_HEADER;
 use serde_json::{Value, json};
 
 use super::Gateway;
@@ -38,6 +40,38 @@ async fn every_turn_of_a_conversation_goes_to_the_node_of_the_first() {
             assert_eq!(node, *first.get_or_insert(node), "turn {number} of {conversation}");
         }
     }
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn keys_of_a_group_go_where_the_beginning_of_another_one_is() {
+    let made = |name: &str, more: &[&str]| {
+        let made =
+            run("flotilla-gateway", &[&["key", "new", "--name", name], more].concat()).stdout;
+        let (head, entry) = made.split_once("keys:\n").unwrap();
+        (head.lines().nth(1).unwrap().to_string(), entry.to_string())
+    };
+    let group = ["--prefix-group", "team"];
+    let [ada, bob] = ["ada", "bob"].map(|name| made(name, &group));
+    let eve = made("eve", &[]);
+    let keys = format!("keys:\n{}{}{}", ada.1, bob.1, eve.1);
+    let gateway = Gateway::start_with_keys(&keys, "").await;
+    let (mut a, mut b) = (gateway.node("a", 4).await, gateway.node("b", 4).await);
+    let mut nodes = Vec::new();
+    for (key, group) in [(&ada.0, Some("team")), (&bob.0, Some("team")), (&eve.0, None)] {
+        for _ in 0..3 {
+            let client = gateway.client.with_key(Some(key));
+            let request = turn("Be brief. ", 1);
+            let asking = tokio::spawn(async move { client.chat(&request).await });
+            let (node, asked) = either(&mut a, &mut b).await;
+            let header = asked.headers.get(PREFIX_GROUP_HEADER);
+            assert_eq!(header.map(|name| name.to_str().unwrap()), group);
+            asked.answer("done");
+            assert_eq!(asking.await.unwrap().status, 200);
+            nodes.push(node);
+        }
+    }
+    assert!(nodes[..6].iter().all(|node| *node == nodes[0]), "{nodes:?}");
     gateway.is_idle().await;
 }
 

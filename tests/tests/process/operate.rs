@@ -122,15 +122,18 @@ async fn keys_are_made_listed_and_revoked_while_the_gateway_serves() {
         ["--max-tokens", "50"],
         ["--models", "a,b"],
     ];
-    let made =
-        succeeds(key(&[&["new", "--name", "ada", "--force-trace"][..], &limits.concat()].concat()));
+    let made = succeeds(key(&[
+        &["new", "--name", "ada", "--prefix-group", "team", "--force-trace"][..],
+        &limits.concat(),
+    ]
+    .concat()));
     let secret = made.lines().nth(1).unwrap().to_string();
     assert!(secret.starts_with("sk-flotilla-") && made.lines().count() == 2, "{made}");
     let file = fleet.folder().path().join("keys.yaml");
     let kept = std::fs::read_to_string(&file).unwrap();
     assert!(!kept.contains(&secret), "only its digest");
     assert!(kept.contains("deadline_ms: 900") && kept.contains("max_tokens: 50"), "{kept}");
-    assert!(kept.contains("force_trace: true"), "{kept}");
+    assert!(kept.contains("force_trace: true") && kept.contains("prefix_group: team"), "{kept}");
     let asks = async |status| {
         eventually("the key to be known, or not", async || {
             let answer = fleet.client.with_key(Some(&secret)).get("/v1/models").await;
@@ -140,6 +143,7 @@ async fn keys_are_made_listed_and_revoked_while_the_gateway_serves() {
     };
     asks(200).await;
     fails(key(&["new", "--name", "ada"]), 64, "exists; revoke it first");
+    fails(key(&["new", "--name", "bob", "--prefix-group", "a b"]), 64, "--prefix-group: expected");
     fails(key(&["new", "--name", "test"]), 64, "exists; revoke it first");
     let listed = succeeds(key(&["list"]));
     let row = listed.lines().find(|l| l.starts_with("ada")).unwrap();

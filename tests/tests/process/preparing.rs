@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use fleet_tests::client::Client;
 use fleet_tests::process::{Agent, Fleet, Folder};
 use fleet_tests::{chat, eventually};
-use inference_protocol::fleet::TENANT_HEADER;
+use inference_protocol::fleet::{PREFIX_GROUP_HEADER, TENANT_HEADER};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -51,6 +51,23 @@ async fn a_small_request_is_answered_while_another_tenants_large_ones_are_prepar
     assert!(in_flight().await > 0, "the small request waited for all large ones");
     let statuses = running.join_all().await;
     assert_eq!(statuses, [413; LARGE_REQUESTS], "more tokens than are told at once");
+}
+
+#[tokio::test]
+async fn tenants_of_a_group_share_cached_prefixes_and_others_do_not() {
+    let folder = Folder::new();
+    let agent = agent(&folder).await;
+    let cached = async |client: Client| {
+        let answer = client.chat(&chat("What is the capital of France?")).await.json();
+        answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    let of_team = |name| tenant(&agent, name).with_header(PREFIX_GROUP_HEADER, "team");
+    assert_eq!(cached(of_team("ada")).await, 0);
+    assert!(cached(of_team("bob")).await > 0);
+    assert_eq!(cached(tenant(&agent, "ada")).await, 0, "what the group has is the group's");
+    assert_eq!(cached(tenant(&agent, "team")).await, 0, "a tenant with its name is not the group");
+    let other = tenant(&agent, "eve").with_header(PREFIX_GROUP_HEADER, "other");
+    assert_eq!(cached(other).await, 0);
 }
 
 #[tokio::test]

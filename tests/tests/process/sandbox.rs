@@ -106,7 +106,7 @@ async fn an_engine_that_tries_to_break_out_gets_nowhere_and_goes_on_serving() {
         assert!(result == "succeeded" || may_fail, "{attempt}: {result}");
     }
     drop(free);
-    for more in [&[][..], &["--load", "none", "--huge-pages"], &["--load", "mlock"]] {
+    for more in [&[][..], &["--load", "none", "--no-huge-pages"], &["--load", "mlock"]] {
         let (agent, refused) = outside.attempts("on", more).await;
         for (attempt, result) in &refused {
             assert_ne!(result, "succeeded", "{attempt}");

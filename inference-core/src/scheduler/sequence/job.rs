@@ -49,6 +49,13 @@ pub struct Job {
     pub cancel: CancelFlag,
 }
 
+impl Job {
+    /// The tenant or group of tenants whose cached prefixes it shares.
+    pub(crate) fn prefix_owner(&self) -> Tenant {
+        self.options.prefix_group.unwrap_or(self.tenant)
+    }
+}
+
 /// A constraint on the response.
 #[derive(Debug)]
 pub struct ResponseGrammar {

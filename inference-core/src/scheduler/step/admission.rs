@@ -52,7 +52,7 @@ impl<M: Model> Engine<M> {
             let mut sequence = match oldest {
                 Some(i)
                     if self.has_cells_for(
-                        self.preempted[i].tenant,
+                        self.preempted[i].prefix_owner,
                         self.preempted[i].tokens(),
                         self.preempted[i].uses_cache(),
                     ) =>
@@ -61,7 +61,7 @@ impl<M: Model> Engine<M> {
                 }
                 Some(i) => {
                     let waiting = &self.preempted[i];
-                    return self.pool.protect(waiting.tenant, waiting.tokens());
+                    return self.pool.protect(waiting.prefix_owner, waiting.tokens());
                 }
                 None => match self.next_job(emit) {
                     Some(sequence) => sequence,
@@ -78,8 +78,8 @@ impl<M: Model> Engine<M> {
     fn next_job(&mut self, emit: Emit<'_>) -> Option<Sequence> {
         loop {
             let job = self.next.take().or_else(|| self.queue.pop())?;
-            if !self.has_cells_for(job.tenant, &job.tokens, job.options.uses_cache) {
-                self.pool.protect(job.tenant, &job.tokens);
+            if !self.has_cells_for(job.prefix_owner(), &job.tokens, job.options.uses_cache) {
+                self.pool.protect(job.prefix_owner(), &job.tokens);
                 self.next = Some(job);
                 return None;
             }
@@ -120,12 +120,12 @@ impl<M: Model> Engine<M> {
 
     /// True if there are cells for the sequence and some left for all others for a while. An empty
     /// context always has enough.
-    fn has_cells_for(&self, tenant: Tenant, tokens: &[Token], uses_cache: bool) -> bool {
+    fn has_cells_for(&self, owner: Tenant, tokens: &[Token], uses_cache: bool) -> bool {
         let live = self.slots.iter().flatten();
         let promised: u32 = live.clone().map(|s| s.undecoded().len() as u32).sum();
         let count = live.count() as u32 + 1;
         let found = match uses_cache {
-            true => self.pool.matching(tenant, tokens) - self.pool.matching_cached(tenant, tokens),
+            true => self.pool.matching(owner, tokens) - self.pool.matching_cached(owner, tokens),
             false => 0,
         };
         let wanted = tokens.len() as u32 - found;
@@ -157,7 +157,7 @@ impl<M: Model> Engine<M> {
         let worthwhile = (sequence.position() + least) as usize;
         let lead = |other: &Sequence| {
             let same = common(other.tokens(), wanted);
-            let leads = other.tenant == sequence.tenant
+            let leads = other.prefix_owner == sequence.prefix_owner
                 && same >= worthwhile
                 && (other.position() as usize) < same;
             leads.then_some(Leader { arrival: other.arrival, tokens: same as u32 })
@@ -169,7 +169,7 @@ impl<M: Model> Engine<M> {
     /// least as many as slots.
     fn open_sequence(&mut self, sequence: &mut Sequence) -> bool {
         let wanted = if sequence.uses_cache() { sequence.tokens() } else { &[] };
-        let Some(opened) = self.pool.open(sequence.tenant, wanted) else { return false };
+        let Some(opened) = self.pool.open(sequence.prefix_owner, wanted) else { return false };
         if let Some(evicted) = opened.evicted {
             self.stats.evictions += 1;
             self.model.clear(evicted);

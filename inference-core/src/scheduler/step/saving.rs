@@ -17,14 +17,16 @@ impl<M: Model> Engine<M> {
     /// Tokens that a sequence would begin with if it was opened now.
     pub(super) fn reusable(&self, sequence: &Sequence) -> u32 {
         let tokens = sequence.tokens();
-        let shared = self.pool.matching(sequence.tenant, tokens);
-        shared.max(self.saved.matching(sequence.tenant, &tokens[..tokens.len() - 1]))
+        let shared = self.pool.matching(sequence.prefix_owner, tokens);
+        shared.max(self.saved.matching(sequence.prefix_owner, &tokens[..tokens.len() - 1]))
     }
 
     /// Fills a new sequence with the longest saved prefix. Returns its length in tokens.
     pub(super) fn restore(&mut self, sequence: &Sequence, seq: SeqId) -> u32 {
         let wanted = &sequence.tokens()[..sequence.tokens().len() - 1];
-        let Some((tokens, state)) = self.saved.longest(sequence.tenant, wanted) else { return 0 };
+        let Some((tokens, state)) = self.saved.longest(sequence.prefix_owner, wanted) else {
+            return 0;
+        };
         if tokens > self.pool.cells().free {
             return 0;
         }
@@ -33,7 +35,7 @@ impl<M: Model> Engine<M> {
             self.pool.append(seq, prefix);
             return tokens;
         }
-        self.saved.remove(sequence.tenant, prefix);
+        self.saved.remove(sequence.prefix_owner, prefix);
         0
     }
 
@@ -46,7 +48,7 @@ impl<M: Model> Engine<M> {
         let prompt = sequence.prompt_tokens();
         let wanted = &sequence.tokens()[..prompt as usize - 1];
         // Where it departs from another prompt, a third one may depart, too.
-        let branch = self.saved.common(sequence.tenant, wanted);
+        let branch = self.saved.common(sequence.prefix_owner, wanted);
         if branch >= begun + TOKENS_MIN {
             sequence.saves.add(branch);
         }
@@ -85,11 +87,11 @@ impl<M: Model> Engine<M> {
         let held = sequence.position();
         let tokens = &sequence.tokens()[..held as usize];
         let is_worthwhile = self.saves() && sequence.uses_cache() && held >= TOKENS_MIN;
-        if !is_worthwhile || self.saved.record_use(sequence.tenant, tokens) {
+        if !is_worthwhile || self.saved.record_use(sequence.prefix_owner, tokens) {
             return;
         }
         if let Some(state) = self.model.save(sequence.seq, held, self.saved.bytes_max()) {
-            self.saved.insert(sequence.tenant, tokens, state);
+            self.saved.insert(sequence.prefix_owner, tokens, state);
         }
     }
 }

@@ -178,7 +178,8 @@ fn request(
     prompt: &Prompt,
     first: usize,
 ) -> GenerateRequest {
-    let options = checked.parameters.options.clone();
+    let mut options = checked.parameters.options.clone();
+    options.prefix_group = caller.prefix_group;
     let tokens = |number: u32| {
         let choice = resume.choices.get(first + number as usize);
         choice.map_or(Vec::new(), |choice| choice.tokens.clone())

@@ -62,6 +62,7 @@ pub(super) fn check(fields: SamplingFields, absent: &Absent) -> Result<Parameter
         prompt_logprobs: false,
         reasoning_max: None,
         uses_cache: fields.cache_prompt.unwrap_or(true),
+        prefix_group: None,
         reports_prefill: false,
     };
     let timings = match (fields.timings_per_token, fields.timings) {

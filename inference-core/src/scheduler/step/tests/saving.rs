@@ -102,6 +102,23 @@ fn other_tenants_and_requests_without_cache_compute_their_prompts_themselves() {
 }
 
 #[test]
+fn tenants_of_a_group_share_what_one_of_them_computed() {
+    for model in [lean(1, 1024), FakeModel::new(1, 1024, 128)] {
+        let mut bench = Bench::on(model);
+        let group = |n| Options { prefix_group: Some(Tenant(n)), ..Options::GREEDY };
+        for (tenant, id, options) in
+            [(1, 1, group(9)), (2, 2, group(9)), (3, 3, group(8)), (4, 4, Options::GREEDY)]
+        {
+            bench.submit_with((Tenant(tenant), id), &prompt(&long(399)), options);
+            bench.run();
+            assert_eq!(bench.text(id), long(399));
+        }
+        assert!(bench.cached(2) >= 384);
+        assert_eq!([1, 3, 4].map(|id| bench.cached(id)), [0; 3]);
+    }
+}
+
+#[test]
 fn a_preempted_response_continues_with_its_saved_state() {
     let mut bench = Bench::on(lean(2, 1024));
     // Together, the responses need 1200 cells.
