@@ -27,11 +27,12 @@ public:
     Activations(void * memory, int rows, int depth)
         : depth(depth), blocks(depth / BLOCK), values((int8_t *) memory),
           scales((float *) (values + (ptrdiff_t) rows * depth)),
-          sums((HalfSums *) (scales + (ptrdiff_t) rows * blocks)) {}
+          sums((HalfSums *) (scales + (ptrdiff_t) rows * blocks)),
+          scaled_sums((float *) (sums + (ptrdiff_t) rows * blocks)) {}
 
     /// Bytes of memory that they take.
     static size_t bytes(int rows, int depth) {
-        return (size_t) rows * (depth + depth / BLOCK * (sizeof(float) + sizeof(HalfSums)));
+        return (size_t) rows * (depth + depth / BLOCK * (2 * sizeof(float) + sizeof(HalfSums)));
     }
 
     /// Elements, and blocks, of a row.
@@ -40,6 +41,8 @@ public:
     const int8_t * row(int row) const { return values + (ptrdiff_t) row * depth; }
     const float * row_scales(int row) const { return scales + (ptrdiff_t) row * blocks; }
     const HalfSums * row_sums(int row) const { return sums + (ptrdiff_t) row * blocks; }
+    /// The sum of each block times its scale.
+    const float * row_scaled_sums(int row) const { return scaled_sums + (ptrdiff_t) row * blocks; }
 
     void quantize(const float * x, int row, int block) {
         Vec peaks = Vec{};
@@ -63,12 +66,14 @@ public:
         }
         scales[(ptrdiff_t) row * blocks + block] = scale;
         sums[(ptrdiff_t) row * blocks + block] = both;
+        scaled_sums[(ptrdiff_t) row * blocks + block] = scale * both.both();
     }
 
 private:
     int8_t * values;
     float * scales;
     HalfSums * sums;
+    float * scaled_sums;
 };
 
 } // namespace

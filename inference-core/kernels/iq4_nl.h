@@ -10,8 +10,8 @@ namespace {
 /// A matrix of them. Blocks are those of Q4_0, but that n is not flipped.
 class WeightsIQ4 {
 public:
+    static constexpr bool IS_WIDE = false;
     static constexpr int OFFSET = 128;
-    static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
 
     WeightsIQ4(const void * data, int blocks) : places(data, blocks) {}

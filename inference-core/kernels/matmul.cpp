@@ -9,9 +9,8 @@
 // - Weights are unpacked once for up to eight rows, also for two or three, for which ggml reads all
 //   weights again.
 // - Weights are prefetched in the order of memory, which is not the order in which they are read.
-// - What a row of Q4_0, Q5_0 and Q8_0 gets does not depend on the rows beside it, as with ggml's kernels, so
-//   that a seed means the same response on a busy node. (But see has_kernel.)
-//
+// - What a row gets does not depend on the rows beside it, so that a seed means the same response on a busy
+//   node. (But see has_kernel.)
 // - The rows of an expert are computed together, like those of a matrix; ggml computes interleaved weights
 //   of experts row by row.
 //

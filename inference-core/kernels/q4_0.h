@@ -17,8 +17,8 @@ static_assert(sizeof(InterleavedQ4) == 144, "the layout is ggml's");
 /// A matrix of them.
 class WeightsQ4 {
 public:
+    static constexpr bool IS_WIDE = false;
     static constexpr int OFFSET = 8;
-    static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
 
     WeightsQ4(const void * data, int blocks) : data((const InterleavedQ4 *) data), blocks(blocks) {}
@@ -33,19 +33,16 @@ public:
         first = first ^ flipped();
         second = second ^ flipped();
         return {{low_bits(first), low_bits(second), high_bits(first), high_bits(second)},
-                scales_of(from.scales + place), Vec{}, Vec{}};
+                scales_of(from.scales + place), Vec{}};
     }
 
-    /// Prefetches what is read some blocks later for `count` columns.
+    /// Prefetches a part of the columns after `count` columns.
     void prefetch_later(int column, int count, int block) const {
-        for (int c = 0; c < count; c += GROUP) {
-            const InterleavedQ4 * from = data + (ptrdiff_t) (column + c) / GROUP * blocks + block;
-            prefetch<NEAREST>(from + PREFETCHED, sizeof(*from));
-        }
+        const size_t part = sizeof(InterleavedQ4) * count / GROUP;
+        prefetch((const char *) (data + (ptrdiff_t) (column + count) / GROUP * blocks) + block * part, part);
     }
 
 private:
-    static constexpr int PREFETCHED = 12;
     const InterleavedQ4 * data;
     const int blocks;
 

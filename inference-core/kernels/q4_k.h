@@ -2,12 +2,9 @@
 // and minimums of eight blocks are numbers of six bits times a scale of their own.
 #pragma once
 
-#include "tile.h"
+#include "super_tile.h"
 
 namespace {
-
-/// Blocks that share two scales.
-constexpr int SUPER_BLOCKS = 8;
 
 /// Eight blocks of each of eight columns: ggml's block_q4_Kx8.
 struct InterleavedQ4K {
@@ -16,10 +13,10 @@ struct InterleavedQ4K {
     /// Of each block, for the eight columns: the scales of the first four, and their minimums, in the
     /// low six bits of four bytes each; then the low four bits of those of the last four, whose high bits
     /// are above the others.
-    uint8_t packed[SUPER_BLOCKS][12];
+    uint8_t packed[8][12];
     /// For each two blocks, eight bytes of each column, and so on. The low four bits belong to the first
     /// of the two.
-    uint8_t weights[SUPER_BLOCKS / 2][QUARTERS][8 * GROUP];
+    uint8_t weights[4][QUARTERS][8 * GROUP];
 };
 static_assert(sizeof(InterleavedQ4K) == 1152, "the layout is ggml's");
 
@@ -27,16 +24,99 @@ static_assert(sizeof(InterleavedQ4K) == 1152, "the layout is ggml's");
 class WeightsQ4K {
 public:
     static constexpr int OFFSET = 0;
-    static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = true;
 
     WeightsQ4K(const void * data, int blocks)
-        : data((const InterleavedQ4K *) data), super_blocks(blocks / SUPER_BLOCKS) {}
+        : data((const InterleavedQ4K *) data), super_blocks(blocks / 8) {}
+
+    /// Prefetches a part of the columns after `count` columns.
+    void prefetch_later(int column, int count, int block) const {
+        const size_t part = sizeof(InterleavedQ4K) / 8 * count / GROUP;
+        prefetch((const char *) group(column + count) + block * part, part);
+    }
+
+#if defined(__AVX512VNNI__)
+
+    static constexpr bool IS_WIDE = true;
+    static constexpr bool HAS_HALVES = false;
+    /// Blocks that share bytes.
+    static constexpr int CHUNK = 2;
+
+    /// Eight blocks of sixteen columns: two groups, or one twice.
+    class Super {
+    public:
+        Super(const WeightsQ4K & weights, int column, int count, int super)
+            : a(weights.group(column)[super]), b(weights.group(column + (count > GROUP ? GROUP : 0))[super]),
+              of_scales(both(a.scales, b.scales)), of_mins(both(a.mins, b.mins)) {
+            store(scales, six_bits(a.packed[0], 0), six_bits(b.packed[0], 0));
+            store(mins, six_bits(a.packed[0], 1), six_bits(b.packed[0], 1));
+        }
+
+        /// Unpacks two of them: those from `part` on.
+        void unpack(int part, WideBlock (&blocks)[CHUNK]) const {
+            for (int q = 0; q < QUARTERS; q++) {
+                const Integers of_a = _mm512_loadu_si512(a.weights[part / 2][q]);
+                const Integers of_b = _mm512_loadu_si512(b.weights[part / 2][q]);
+                for (int lane = 0; lane < 2; lane++) {
+                    const Integers both = lanes_of(of_a, of_b, lane);
+                    blocks[0].parts[2 * q + lane] = low_bits(both);
+                    blocks[1].parts[2 * q + lane] = high_bits(both);
+                }
+            }
+            for (int i = 0; i < CHUNK; i++) {
+                blocks[i].scales = numbers(scales[part + i]) * of_scales;
+                blocks[i].mins = numbers(mins[part + i]) * of_mins;
+            }
+        }
+
+    private:
+        const InterleavedQ4K & a, & b;
+        const Vec of_scales, of_mins;
+        /// Numbers of six bits, by block and column.
+        alignas(16) uint8_t scales[SUPER_BLOCKS][WIDE_COLUMNS], mins[SUPER_BLOCKS][WIDE_COLUMNS];
+
+        static Vec both(const uint16_t * a, const uint16_t * b) {
+            const __m128i low = _mm_loadu_si128((const __m128i *) a), high = _mm_loadu_si128((const __m128i *) b);
+            return wide_scales_of(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1));
+        }
+
+        static Vec numbers(const uint8_t * bytes) {
+            return numbers_of(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *) bytes)));
+        }
+
+        /// The eight numbers of each block: scales, or with `word` 1 minimums.
+        static Integers six_bits(const uint8_t * packed, int word) {
+            const Integers first = _mm512_loadu_si512(packed);
+            const Integers rest = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) (packed + 64)));
+            const Integers twice = _mm512_setr_epi32(0, 0, 3, 3, 6, 6, 9, 9, 12, 12, 15, 15, 18, 18, 21, 21);
+            const auto words = [&](int place) {
+                return _mm512_permutex2var_epi32(first, _mm512_add_epi32(twice, _mm512_set1_epi32(place)), rest);
+            };
+            const Integers own = words(word), third = words(2);
+            const Integers four_bits = word == 0 ? low_bits(third) : high_bits(third);
+            const Integers two_bits = _mm512_srli_epi16(own, 2) & eight_bytes(0x3030303030303030);
+            return _mm512_mask_blend_epi32(0xAAAA, own & eight_bytes(0x3f3f3f3f3f3f3f3f), four_bits | two_bits);
+        }
+
+        /// Brings the numbers of both groups together.
+        static void store(uint8_t (&to)[SUPER_BLOCKS][WIDE_COLUMNS], Integers a, Integers b) {
+            const Integers even = _mm512_unpacklo_epi64(a, b), odd = _mm512_unpackhi_epi64(a, b);
+            const Integers low = _mm512_shuffle_i64x2(even, odd, 0x44), high = _mm512_shuffle_i64x2(even, odd, 0xEE);
+            // Blocks 0, 2, 1 and 3, and those four later.
+            const Integers order = _mm512_setr_epi64(0, 1, 4, 5, 2, 3, 6, 7);
+            _mm512_storeu_si512(to[0], _mm512_permutexvar_epi64(order, low));
+            _mm512_storeu_si512(to[4], _mm512_permutexvar_epi64(order, high));
+        }
+    };
+
+#else
+
+    static constexpr bool IS_WIDE = false;
 
     /// A vector's columns, from `column` on.
     Unpacked unpack(int column, int block) const {
-        const InterleavedQ4K & from = data[(ptrdiff_t) column / GROUP * super_blocks + block / SUPER_BLOCKS];
-        const int place = column % GROUP, part = block % SUPER_BLOCKS;
+        const InterleavedQ4K & from = group(column)[block / 8];
+        const int place = column % GROUP, part = block % 8;
         Unpacked unpacked;
         for (int q = 0; q < QUARTERS; q++) {
             Integers both;
@@ -51,18 +131,14 @@ public:
         return unpacked;
     }
 
-    /// Prefetches a part of what is read two blocks of 256 later for `count` columns.
-    void prefetch_later(int column, int count, int block) const {
-        constexpr size_t PART = sizeof(InterleavedQ4K) / SUPER_BLOCKS;
-        for (int c = 0; c < count; c += GROUP) {
-            const ptrdiff_t super = (ptrdiff_t) (column + c) / GROUP * super_blocks + block / SUPER_BLOCKS;
-            prefetch<NEAREST>((const char *) (data + super + 2) + block % SUPER_BLOCKS * PART, PART);
-        }
-    }
+#endif
 
 private:
     const InterleavedQ4K * data;
     const int super_blocks;
+
+    /// The blocks of a column's group.
+    const InterleavedQ4K * group(int column) const { return data + (ptrdiff_t) (column / GROUP) * super_blocks; }
 
     /// Eight numbers of six bits: `low` has four of them, and the high bits of the others.
     static uint64_t join(uint32_t low, uint32_t other) {

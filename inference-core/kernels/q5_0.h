@@ -21,8 +21,8 @@ static_assert(sizeof(BlockQ5) == 22, "the layout is ggml's");
 /// A matrix of them.
 class WeightsQ5 {
 public:
+    static constexpr bool IS_WIDE = false;
     static constexpr int OFFSET = 16;
-    static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
 
     WeightsQ5(const void * data, size_t stride) : columns(data, stride) {}

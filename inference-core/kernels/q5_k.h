@@ -3,6 +3,7 @@
 #pragma once
 
 #include "transposed.h"
+#include "wide_columns.h"
 
 #if defined(__AVX512VNNI__)
 
@@ -14,7 +15,7 @@ struct SuperBlockQ5 {
     uint16_t min;
     /// The scales of the first four blocks, and their minimums, in the low six bits of four bytes each; then
     /// the low four bits of those of the last four, whose high bits are above the others.
-    uint8_t packed[12];
+    uint8_t packed[3][4];
     /// Bit b of the byte i is the fifth one of the element i of the block b.
     uint8_t high[BLOCK];
     /// For each two blocks. The low four bits belong to the first of the two.
@@ -25,50 +26,74 @@ static_assert(sizeof(SuperBlockQ5) == 176, "the layout is ggml's");
 /// A matrix of them.
 class WeightsQ5K {
 public:
+    static constexpr bool IS_WIDE = true;
     static constexpr int OFFSET = 0;
     static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = true;
+    /// Blocks that share bytes.
+    static constexpr int CHUNK = 2;
 
-    WeightsQ5K(const void * data, size_t stride) : columns(data, stride) {}
+    WeightsQ5K(const void * data, size_t stride) : data((const char *) data), stride(stride), columns(data, stride) {}
 
-    /// A vector's columns, from `column` on.
-    Unpacked unpack(int column, int block) const {
-        const int part = block % 8;
-        const SuperBlockQ5 * from[GROUP];
-        columns.find(column, block / 8, from);
-        uint64_t six_bits = 0, six_bits_of_min = 0;
-        for (int c = 0; c < GROUP; c++) {
-            six_bits |= (uint64_t) six_bits_of(from[c]->packed, part, 0) << (c * 8);
-            six_bits_of_min |= (uint64_t) six_bits_of(from[c]->packed, part, 4) << (c * 8);
+    /// Eight blocks of sixteen columns.
+    class Super {
+    public:
+        Super(const WeightsQ5K & weights, int column, int count, int super)
+            : from(weights.data, weights.stride, column, count, super), scales(from.scales(&SuperBlockQ5::scale)),
+              mins(from.scales(&SuperBlockQ5::min)) {
+            from.transpose(high, [](const SuperBlockQ5 & block) { return block.high; });
+            alignas(64) uint32_t words[3][WIDE_COLUMNS];
+            for (int c = 0; c < WIDE_COLUMNS; c++) {
+                for (int i = 0; i < 3; i++) memcpy(&words[i][c], from[c].packed[i], sizeof(words[i][c]));
+            }
+            for (int i = 0; i < 3; i++) packed[i] = _mm512_load_si512(words[i]);
         }
-        Pairs pairs;
-        for (int i = 0; i < 4; i++) {
-            const SuperBlockQ5 & a = *from[PAIRED[i][0]], & b = *from[PAIRED[i][1]];
-            const Integers both = pair(a.low[part / 2], b.low[part / 2]);
-            const Integers low = part % 2 == 0 ? low_bits(both) : high_bits(both);
-            const __mmask64 high = _mm512_test_epi8_mask(pair(a.high, b.high), _mm512_set1_epi8((char) (1 << part)));
-            pairs.columns[i] = _mm512_mask_add_epi8(low, high, low, _mm512_set1_epi8(16));
+
+        /// Unpacks two of them: those from `part` on.
+        void unpack(int part, WideBlock (&blocks)[CHUNK]) const {
+            Integers low[2 * QUARTERS];
+            from.transpose(low, [&](const SuperBlockQ5 & block) { return block.low[part / 2]; });
+            for (int i = 0; i < CHUNK; i++) {
+                const int b = part + i;
+                for (int p = 0; p < 2 * QUARTERS; p++) {
+                    const Integers four_bits = i == 0 ? low_bits(low[p]) : high_bits(low[p]);
+                    blocks[i].parts[p] = four_bits | (fifth_bits(p, b) & eight_bytes(0x1010101010101010));
+                }
+                blocks[i].scales = six_bits(packed[0], packed[2], b) * scales;
+                blocks[i].mins = six_bits(packed[1], _mm512_srli_epi32(packed[2], 4), b) * mins;
+            }
         }
-        Unpacked unpacked;
-        pairs.transpose(unpacked.quarters);
-        unpacked.scales = numbers_of(six_bits) * scales_of(from, &SuperBlockQ5::scale);
-        unpacked.mins = numbers_of(six_bits_of_min) * scales_of(from, &SuperBlockQ5::min) * 0.5f;
-        return unpacked;
-    }
+
+    private:
+        const WideColumns<SuperBlockQ5> from;
+        const Vec scales, mins;
+        Integers high[2 * QUARTERS], packed[3];
+
+        /// The fifth bits of a block, with other bits beside them.
+        Integers fifth_bits(int p, int b) const {
+            const int left = 4 - b;
+            return left > 0 ? _mm512_sll_epi16(high[p], _mm_cvtsi32_si128(left))
+                            : _mm512_srl_epi16(high[p], _mm_cvtsi32_si128(-left));
+        }
+
+        /// Numbers of the block b: `first` has those of the first four blocks, and the high bits of the others.
+        static Vec six_bits(Integers first, Integers others, int b) {
+            const Integers all = _mm512_srl_epi32(first, _mm_cvtsi32_si128(b % 4 * 8));
+            if (b < 4) return numbers_of(_mm512_and_si512(all, _mm512_set1_epi32(63)));
+            const Integers low = _mm512_srl_epi32(others, _mm_cvtsi32_si128(b % 4 * 8));
+            const Integers two_bits = _mm512_and_si512(_mm512_srli_epi32(all, 2), _mm512_set1_epi32(0x30));
+            return numbers_of(_mm512_and_si512(low, _mm512_set1_epi32(15)) | two_bits);
+        }
+    };
 
     void prefetch_later(int column, int count, int block) const {
-        columns.prefetch_later(column, count, block, sizeof(SuperBlockQ5) / 8);
+        columns.prefetch_later(column, count, block, sizeof(SuperBlockQ5) / SUPER_BLOCKS);
     }
 
 private:
+    const char * data;
+    const size_t stride;
     const Columns<SuperBlockQ5> columns;
-
-    /// The scale of a block, or its minimum: those of the first four start at `from`.
-    static uint8_t six_bits_of(const uint8_t * packed, int part, int from) {
-        if (part < 4) return packed[from + part] & 63;
-        const uint8_t low = from == 0 ? packed[4 + part] & 15 : packed[4 + part] >> 4;
-        return low | packed[from + part - 4] >> 6 << 4;
-    }
 };
 
 } // namespace

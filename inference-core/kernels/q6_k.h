@@ -3,6 +3,7 @@
 #pragma once
 
 #include "transposed.h"
+#include "wide_columns.h"
 
 #if defined(__AVX512VNNI__)
 
@@ -15,7 +16,7 @@ struct SuperBlockQ6 {
     uint8_t low[2][2][BLOCK];
     uint8_t high[2][BLOCK];
     /// Of each half of a block.
-    int8_t scales[8][2];
+    int8_t scales[2 * SUPER_BLOCKS];
     uint16_t scale;
 };
 static_assert(sizeof(SuperBlockQ6) == 210, "the layout is ggml's");
@@ -23,52 +24,76 @@ static_assert(sizeof(SuperBlockQ6) == 210, "the layout is ggml's");
 /// A matrix of them.
 class WeightsQ6K {
 public:
+    static constexpr bool IS_WIDE = true;
     static constexpr int OFFSET = 32;
     static constexpr bool HAS_HALVES = true;
     static constexpr bool HAS_MINS = false;
+    /// Blocks that share bytes.
+    static constexpr int CHUNK = 4;
 
-    WeightsQ6K(const void * data, size_t stride) : columns(data, stride) {}
+    WeightsQ6K(const void * data, size_t stride) : data((const char *) data), stride(stride), columns(data, stride) {}
 
-    /// A vector's columns, from `column` on.
-    Unpacked unpack(int column, int block) const {
-        const int part = block % 8, half = part / 4, place = part % 4;
-        const SuperBlockQ6 * from[GROUP];
-        columns.find(column, block / 8, from);
-        uint64_t first = 0, second = 0;
-        for (int c = 0; c < GROUP; c++) {
-            first |= (uint64_t) (uint8_t) from[c]->scales[part][0] << (c * 8);
-            second |= (uint64_t) (uint8_t) from[c]->scales[part][1] << (c * 8);
+    /// Eight blocks of sixteen columns.
+    class Super {
+    public:
+        Super(const WeightsQ6K & weights, int column, int count, int super)
+            : from(weights.data, weights.stride, column, count, super), of_all(from.scales(&SuperBlockQ6::scale)) {
+            __m128i rows[WIDE_COLUMNS];
+            for (int c = 0; c < WIDE_COLUMNS; c++) rows[c] = _mm_loadu_si128((const __m128i *) from[c].scales);
+            for (int stage = 0; stage < 4; stage++) interleave(rows);
+            for (int i = 0; i < 2 * SUPER_BLOCKS; i++) _mm_store_si128((__m128i *) scales[i], rows[i]);
         }
-        Pairs pairs;
-        for (int i = 0; i < 4; i++) {
-            const SuperBlockQ6 & a = *from[PAIRED[i][0]], & b = *from[PAIRED[i][1]];
-            const Integers both = pair(a.low[half][place % 2], b.low[half][place % 2]);
-            const Integers low = place < 2 ? low_bits(both) : high_bits(both);
-            const Integers high = _mm512_srl_epi16(pair(a.high[half], b.high[half]), _mm_cvtsi32_si128(2 * place));
-            const Integers two_bits = high & eight_bytes(0x0303030303030303);
-            pairs.columns[i] = low | _mm512_slli_epi16(two_bits, 4);
+
+        /// Unpacks half of them: those from `part` on.
+        void unpack(int part, WideBlock (&blocks)[CHUNK]) const {
+            const int half = part / CHUNK;
+            Integers low[2][2 * QUARTERS], high[2 * QUARTERS];
+            for (int i = 0; i < 2; i++) {
+                from.transpose(low[i], [&](const SuperBlockQ6 & block) { return block.low[half][i]; });
+            }
+            from.transpose(high, [&](const SuperBlockQ6 & block) { return block.high[half]; });
+            const Integers two_bits = eight_bytes(0x3030303030303030);
+            for (int p = 0; p < 2 * QUARTERS; p++) {
+                const Integers x = high[p];
+                blocks[0].parts[p] = low_bits(low[0][p]) | (_mm512_slli_epi16(x, 4) & two_bits);
+                blocks[1].parts[p] = low_bits(low[1][p]) | (_mm512_slli_epi16(x, 2) & two_bits);
+                blocks[2].parts[p] = high_bits(low[0][p]) | (x & two_bits);
+                blocks[3].parts[p] = high_bits(low[1][p]) | (_mm512_srli_epi16(x, 2) & two_bits);
+            }
+            for (int i = 0; i < CHUNK; i++) {
+                blocks[i].scales = scale(2 * (part + i));
+                blocks[i].second_scales = scale(2 * (part + i) + 1);
+            }
         }
-        Unpacked unpacked;
-        pairs.transpose(unpacked.quarters);
-        const Vec of_all = scales_of(from, &SuperBlockQ6::scale);
-        unpacked.scales = signed_numbers_of(first) * of_all;
-        unpacked.second_scales = signed_numbers_of(second) * of_all;
-        return unpacked;
-    }
+
+    private:
+        const WideColumns<SuperBlockQ6> from;
+        const Vec of_all;
+        alignas(16) int8_t scales[2 * SUPER_BLOCKS][WIDE_COLUMNS];
+
+        Vec scale(int i) const {
+            return numbers_of(_mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *) scales[i]))) * of_all;
+        }
+
+        /// Four of these make a matrix of bytes its transpose.
+        static void interleave(__m128i (&rows)[WIDE_COLUMNS]) {
+            __m128i all[WIDE_COLUMNS];
+            for (int i = 0; i < 8; i++) {
+                all[2 * i] = _mm_unpacklo_epi8(rows[i], rows[i + 8]);
+                all[2 * i + 1] = _mm_unpackhi_epi8(rows[i], rows[i + 8]);
+            }
+            memcpy(rows, all, sizeof(all));
+        }
+    };
 
     void prefetch_later(int column, int count, int block) const {
-        columns.prefetch_later(column, count, block, sizeof(SuperBlockQ6) / 8);
+        columns.prefetch_later(column, count, block, sizeof(SuperBlockQ6) / SUPER_BLOCKS);
     }
 
 private:
+    const char * data;
+    const size_t stride;
     const Columns<SuperBlockQ6> columns;
-
-    /// A vector's signed bytes as numbers, two lanes each.
-    static Vec signed_numbers_of(uint64_t bytes) {
-        const __m128i twice = _mm_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-        const __m128i all = _mm_shuffle_epi8(_mm_cvtsi64_si128((int64_t) bytes), twice);
-        return (Vec) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(all));
-    }
 };
 
 } // namespace

@@ -47,13 +47,6 @@ inline Vec scales_of(__m128i halves) {
 
 inline Vec scales_of(const uint16_t * p) { return scales_of(_mm_loadu_si128((const __m128i *) p)); }
 
-/// A vector's bytes as numbers, two lanes each.
-inline Vec numbers_of(uint64_t bytes) {
-    const __m128i twice = _mm_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    const __m128i all = _mm_shuffle_epi8(_mm_cvtsi64_si128((int64_t) bytes), twice);
-    return (Vec) _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(all));
-}
-
 /// Sums of products, from a start on.
 struct Sum {
     Integers lanes;
@@ -87,6 +80,7 @@ inline Vec scales_of(const uint16_t * p) {
     return (Vec) _mm256_permutevar8x32_ps(_mm256_castps128_ps256(four), twice);
 }
 
+/// A vector's bytes as numbers, two lanes each.
 inline Vec numbers_of(uint64_t bytes) {
     const __m128i twice = _mm_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, -1, -1, -1, -1, -1, -1, -1, -1);
     const __m128i all = _mm_shuffle_epi8(_mm_cvtsi64_si128((int64_t) bytes), twice);
@@ -123,14 +117,12 @@ constexpr int UNIT = 16;
 /// Up to this many rows, reading the weights takes longer than computing: they are read as one stream.
 constexpr int FEW_ROWS = 2;
 
-/// Where prefetched weights go: to the nearest cache, or to the second one, as two tiles may be more than
-/// the nearest one holds.
-enum Cache { SECOND = 2, NEAREST = 3 };
-
-/// Fetches `bytes` from `p` on.
-template <Cache CACHE>
+/// Fetches `bytes` from `p` on to the second cache, as two tiles may be more than the nearest one holds.
+/// Weights are fetched a tile ahead, in the order of memory: a tile reads several columns or groups side by
+/// side, and such streams, which end soon, are not what the prefetchers of a CPU follow.
 inline void prefetch(const void * p, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *) p + i, 0, CACHE);
+    constexpr int SECOND = 2;
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *) p + i, 0, SECOND);
 }
 
 /// Unpacked weights of one block of a vector's columns.
@@ -139,19 +131,17 @@ struct Unpacked {
     Integers quarters[QUARTERS];
     /// Two lanes for each column.
     Vec scales;
-    /// Scales of the second half of the block, for types that have two.
-    Vec second_scales;
     /// Half of what is subtracted from each element, for types that have this.
     Vec mins;
 };
 
-/// Sums of the products of some quarters. `of_bytes` is the sum of their activations.
-template <int FIRST, int END, int OFFSET, int VECS>
+/// Sums of the products of a block. `of_bytes` is the sum of its activations.
+template <int OFFSET, int VECS>
 inline void add_quarters(Sum (&sums)[VECS], const Unpacked (&unpacked)[VECS], const int8_t * bytes, int32_t of_bytes) {
     // Half of the correction in each of a column's two lanes.
     const Sum start(-OFFSET / 2 * of_bytes);
     for (Sum & sum : sums) sum = start;
-    for (int q = FIRST; q < END; q++) {
+    for (int q = 0; q < QUARTERS; q++) {
         int64_t eight;
         memcpy(&eight, bytes + q * 8, sizeof(eight));
         for (int v = 0; v < VECS; v++) sums[v].add(unpacked[v].quarters[q], eight_bytes(eight));
@@ -174,20 +164,11 @@ void multiply_tile(const Weights & weights, int column, const Activations & acti
             const int row = tile.rows[r];
             const int8_t * bytes = activations.row(row) + b * BLOCK;
             const float scale = activations.row_scales(row)[b];
-            const HalfSums of_bytes = activations.row_sums(row)[b];
-            if constexpr (Weights::HAS_HALVES) {
-                Sum sums[VECS];
-                add_quarters<0, 2, Weights::OFFSET>(sums, unpacked, bytes, of_bytes.first);
-                for (int v = 0; v < VECS; v++) totals[r][v] += sums[v].get() * (unpacked[v].scales * scale);
-                add_quarters<2, 4, Weights::OFFSET>(sums, unpacked, bytes, of_bytes.second);
-                for (int v = 0; v < VECS; v++) totals[r][v] += sums[v].get() * (unpacked[v].second_scales * scale);
-            } else {
-                Sum sums[VECS];
-                add_quarters<0, 4, Weights::OFFSET>(sums, unpacked, bytes, of_bytes.both());
-                for (int v = 0; v < VECS; v++) totals[r][v] += sums[v].get() * (unpacked[v].scales * scale);
-            }
+            Sum sums[VECS];
+            add_quarters<Weights::OFFSET>(sums, unpacked, bytes, activations.row_sums(row)[b].both());
+            for (int v = 0; v < VECS; v++) totals[r][v] += sums[v].get() * (unpacked[v].scales * scale);
             if constexpr (Weights::HAS_MINS) {
-                const float sum = scale * of_bytes.both();
+                const float sum = activations.row_scaled_sums(row)[b];
                 for (int v = 0; v < VECS; v++) totals[r][v] -= unpacked[v].mins * sum;
             }
         }
@@ -209,18 +190,6 @@ void multiply_columns(const Weights & weights, int first, int end, const Activat
     for (; column < end; column += LANE_COLUMNS) {
         multiply_tile<ROWS, 1>(weights, column, activations, tile, is_first);
     }
-}
-
-/// The same for `count` rows, at most TILE_ROWS.
-template <class Weights>
-void multiply_rows(const Weights & weights, int first, int end, const Activations & activations,
-                   const TileRows & tile, int count, bool is_first) {
-    static constexpr decltype(&multiply_columns<1, Weights>) of_count[TILE_ROWS] = {
-        multiply_columns<1, Weights>, multiply_columns<2, Weights>, multiply_columns<3, Weights>,
-        multiply_columns<4, Weights>, multiply_columns<5, Weights>, multiply_columns<6, Weights>,
-        multiply_columns<7, Weights>, multiply_columns<8, Weights>,
-    };
-    of_count[count - 1](weights, first, end, activations, tile, is_first);
 }
 
 } // namespace

@@ -56,11 +56,10 @@ public:
         }
     }
 
-    /// Prefetches a part of the columns after `count` columns, of `bytes` for each block of 32: in the order
-    /// of memory, as the streams of several columns are too many for the prefetchers of a CPU.
+    /// Prefetches a part of the columns after `count` columns, of `bytes` for each block of 32.
     void prefetch_later(int column, int count, int block, size_t bytes) const {
         const size_t part = count * bytes;
-        prefetch<SECOND>(data + (size_t) (column + count) * stride + block * part, part);
+        prefetch(data + (size_t) (column + count) * stride + block * part, part);
     }
 
 private:

@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "iq4_nl.h"
+#include "mxfp4.h"
 #include "q4_0.h"
 #include "q4_k.h"
 #include "q5_0.h"
@@ -23,11 +24,11 @@
 
 namespace {
 
-/// Most rows of types whose weights take long to unpack: of more rows, ggml's kernels are as fast.
+/// Rows of types whose weights take long to unpack: of fewer and of more, ggml's kernels are as fast.
 #if defined(__AVX512VNNI__)
-constexpr int SLOW_ROWS_MAX = INT_MAX;
+constexpr int SLOW_ROWS_MIN = 1, SLOW_ROWS_MAX = INT_MAX;
 #else
-constexpr int SLOW_ROWS_MAX = 32;
+constexpr int SLOW_ROWS_MIN = 2, SLOW_ROWS_MAX = 32;
 #endif
 /// Rows that are computed for all columns of a piece before the next ones: their activations stay
 /// in the nearest caches.
@@ -35,21 +36,21 @@ constexpr int PANEL_ROWS = 64;
 /// Pieces of columns for each thread, so that none waits long for another.
 constexpr int PIECES = 4;
 
-/// True for types in layouts that the kernels read. Q4_K, Q5_K and Q6_K go to ggml where its kernels are as
-/// fast; there, a row's result depends on the number of rows in any case.
+/// True for types in layouts that the kernels read. Q4_K goes to ggml where its kernels are as fast.
 inline bool has_kernel(const ggml_tensor * weights, int64_t rows) {
     if (!weights->buffer || weights->ne[1] % GROUP != 0) return false;
     const bool is_interleaved = weights->buffer->buft == ggml_backend_cpu_repack_buffer_type();
-    const bool are_some = rows > 1 && rows <= SLOW_ROWS_MAX;
+    const bool are_some = rows >= SLOW_ROWS_MIN && rows <= SLOW_ROWS_MAX;
     switch (weights->type) {
         case GGML_TYPE_Q4_0: return is_interleaved;
         case GGML_TYPE_Q4_K: return is_interleaved && are_some;
 #if defined(__AVX512VNNI__)
-        case GGML_TYPE_IQ4_NL: return is_interleaved;
+        case GGML_TYPE_IQ4_NL:
+        case GGML_TYPE_MXFP4: return is_interleaved;
         case GGML_TYPE_Q5_0:
-        case GGML_TYPE_Q8_0: return ggml_backend_buffer_is_host(weights->buffer);
         case GGML_TYPE_Q5_K:
-        case GGML_TYPE_Q6_K: return ggml_backend_buffer_is_host(weights->buffer) && are_some;
+        case GGML_TYPE_Q6_K:
+        case GGML_TYPE_Q8_0: return ggml_backend_buffer_is_host(weights->buffer);
 #endif
         default: return false;
     }
@@ -61,6 +62,28 @@ inline bool has_rows(const ggml_tensor * input, const ggml_tensor * output) {
         && output->nb[0] == sizeof(float);
 }
 
+/// ROWS rows times the columns `first..end`, whole groups.
+template <int ROWS, class Weights>
+void multiply_some(const Weights & weights, int first, int end, const Activations & activations,
+                   const TileRows & tile, bool is_first) {
+#if defined(__AVX512VNNI__)
+    if constexpr (Weights::IS_WIDE) return multiply_wide_columns<ROWS>(weights, first, end, activations, tile, is_first);
+    else
+#endif
+    multiply_columns<ROWS>(weights, first, end, activations, tile, is_first);
+}
+
+/// The same for `count` rows, at most TILE_ROWS.
+template <class Weights>
+void multiply_rows(const Weights & weights, int first, int end, const Activations & activations,
+                   const TileRows & tile, int count, bool is_first) {
+    static constexpr decltype(&multiply_some<1, Weights>) of_count[TILE_ROWS] = {
+        multiply_some<1, Weights>, multiply_some<2, Weights>, multiply_some<3, Weights>, multiply_some<4, Weights>,
+        multiply_some<5, Weights>, multiply_some<6, Weights>, multiply_some<7, Weights>, multiply_some<8, Weights>,
+    };
+    of_count[count - 1](weights, first, end, activations, tile, is_first);
+}
+
 /// Calls `use` with the weights of a matrix of `tensor`, which begins at `data`.
 template <class Use>
 void with_weights(const ggml_tensor * tensor, const void * data, Use use) {
@@ -69,6 +92,7 @@ void with_weights(const ggml_tensor * tensor, const void * data, Use use) {
         case GGML_TYPE_Q4_K: return use(WeightsQ4K(data, blocks));
 #if defined(__AVX512VNNI__)
         case GGML_TYPE_IQ4_NL: return use(WeightsIQ4(data, blocks));
+        case GGML_TYPE_MXFP4: return use(WeightsMxfp4(data, blocks));
         case GGML_TYPE_Q5_0: return use(WeightsQ5(data, tensor->nb[1]));
         case GGML_TYPE_Q5_K: return use(WeightsQ5K(data, tensor->nb[1]));
         case GGML_TYPE_Q6_K: return use(WeightsQ6K(data, tensor->nb[1]));

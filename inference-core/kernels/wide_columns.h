@@ -1,0 +1,62 @@
+// Sixteen columns that are apart in memory, as they are in a file, brought together in registers.
+#pragma once
+
+#include "super_tile.h"
+
+#if defined(__AVX512VNNI__)
+
+namespace {
+
+/// A block of each of sixteen columns. If there are fewer columns, the last one stands for the others.
+template <class Block>
+class WideColumns {
+public:
+    WideColumns(const char * data, size_t stride, int column, int count, int block) {
+        for (int c = 0; c < WIDE_COLUMNS; c++) {
+            const int at = column + (c < count ? c : count - 1);
+            blocks[c] = (const Block *) (data + (size_t) at * stride) + block;
+        }
+    }
+
+    const Block & operator[](int column) const { return *blocks[column]; }
+
+    /// 32 bytes of each column, four to a lane: `bytes` tells where they are in a block.
+    template <class Bytes>
+    void transpose(Integers (&parts)[2 * QUARTERS], Bytes bytes) const {
+        Integers pairs[8], twos[8], fours[8];
+        for (int i = 0; i < 8; i++) {
+            const int low = i < 4 ? i : i + 4;
+            const __m256i a = _mm256_loadu_si256((const __m256i *) bytes(*blocks[low]));
+            const __m256i b = _mm256_loadu_si256((const __m256i *) bytes(*blocks[low + 4]));
+            pairs[i] = _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+        }
+        for (int i = 0; i < 8; i += 2) {
+            twos[i] = _mm512_unpacklo_epi32(pairs[i], pairs[i + 1]);
+            twos[i + 1] = _mm512_unpackhi_epi32(pairs[i], pairs[i + 1]);
+        }
+        for (int i = 0; i < 8; i += 4) {
+            fours[i] = _mm512_unpacklo_epi64(twos[i], twos[i + 2]);
+            fours[i + 1] = _mm512_unpackhi_epi64(twos[i], twos[i + 2]);
+            fours[i + 2] = _mm512_unpacklo_epi64(twos[i + 1], twos[i + 3]);
+            fours[i + 3] = _mm512_unpackhi_epi64(twos[i + 1], twos[i + 3]);
+        }
+        for (int i = 0; i < 4; i++) {
+            parts[i] = _mm512_shuffle_i64x2(fours[i], fours[i + 4], 0x88);
+            parts[i + 4] = _mm512_shuffle_i64x2(fours[i], fours[i + 4], 0xDD);
+        }
+    }
+
+    /// A number in half precision of each column.
+    Vec scales(uint16_t Block::* scale) const {
+        alignas(32) uint16_t halves[WIDE_COLUMNS];
+        for (int c = 0; c < WIDE_COLUMNS; c++) halves[c] = blocks[c]->*scale;
+        return wide_scales_of(_mm256_load_si256((const __m256i *) halves));
+    }
+
+private:
+    const Block * blocks[WIDE_COLUMNS];
+};
+
+} // namespace
+
+#endif
