@@ -367,8 +367,8 @@ pub struct KeyLimitArgs {
     /// x-openwebui-user-id) or field (safety_identifier, user or metadata.user_id)
     #[arg(long, value_enum, default_value = "none")]
     pub users: UsersName,
-    /// Share cached prompt prefixes with the other keys of this group. Response times may then reveal
-    /// which prompts the group has sent [default: none]
+    /// Share cached prompt prefixes with the other keys of this group. Response times may then
+    /// reveal which prompts the group has sent [default: none]
     #[arg(long, value_name = "NAME")]
     pub prefix_group: Option<String>,
     /// Trace a request exactly if its traceparent is sampled, regardless of traces.sample_ratio

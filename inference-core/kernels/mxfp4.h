@@ -36,8 +36,7 @@ public:
 
     /// Prefetches a part of the columns after `count` columns.
     void prefetch_later(int column, int count, int block) const {
-        const size_t part = sizeof(InterleavedMxfp4) * count / GROUP;
-        prefetch((const char *) (data + (ptrdiff_t) (column + count) / GROUP * blocks) + block * part, part);
+        prefetch_groups(data, blocks, sizeof(InterleavedMxfp4) / GROUP, column, count, block);
     }
 
 private:

@@ -38,8 +38,7 @@ public:
 
     /// Prefetches a part of the columns after `count` columns.
     void prefetch_later(int column, int count, int block) const {
-        const size_t part = sizeof(InterleavedQ4) * count / GROUP;
-        prefetch((const char *) (data + (ptrdiff_t) (column + count) / GROUP * blocks) + block * part, part);
+        prefetch_groups(data, blocks, sizeof(InterleavedQ4) / GROUP, column, count, block);
     }
 
 private:

@@ -31,8 +31,7 @@ public:
 
     /// Prefetches a part of the columns after `count` columns.
     void prefetch_later(int column, int count, int block) const {
-        const size_t part = sizeof(InterleavedQ4K) / 8 * count / GROUP;
-        prefetch((const char *) group(column + count) + block * part, part);
+        prefetch_groups(data, 8 * super_blocks, sizeof(InterleavedQ4K) / (8 * GROUP), column, count, block);
     }
 
 #if defined(__AVX512VNNI__)

@@ -125,6 +125,14 @@ inline void prefetch(const void * p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *) p + i, 0, SECOND);
 }
 
+/// The same for interleaved groups: a part, for the block `block`, of what follows the tile of `count`
+/// columns from `column` on, or the group that it is in. A column has `blocks` blocks of `bytes`.
+inline void prefetch_groups(const void * data, int blocks, size_t bytes, int column, int count, int block) {
+    const int ahead = count < GROUP ? GROUP : count;
+    const size_t skipped = (size_t) (column + ahead) * blocks + (size_t) block * count;
+    prefetch((const char *) data + skipped * bytes, count * bytes);
+}
+
 /// Unpacked weights of one block of a vector's columns.
 struct Unpacked {
     /// Unsigned. Eight elements of each column.

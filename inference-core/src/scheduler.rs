@@ -1,9 +1,8 @@
 //! Runs jobs on a model: the engine thread ([`engine_thread`]), the step for text generation
 //! ([`step`]) and for embeddings ([`embed`]), and the parts a step decides with: who is next
-//! ([`queue`]), which KV cells hold what ([`kv_pool`]), which
-//! prefixes are saved outside of them ([`saved_prefixes`]), how many rows a batch has ([`step_pace`],
-//! [`planning`]), which token comes next ([`sampler`]), and how long a response may reason
-//! ([`reasoning_budget`]).
+//! ([`queue`]), which KV cells hold what ([`kv_pool`]), which prefixes are saved outside of them
+//! ([`saved_prefixes`]), how many rows a batch has ([`step_pace`], [`planning`]), which token comes
+//! next ([`sampler`]), and how long a response may reason ([`reasoning_budget`]).
 
 pub mod embed;
 pub mod engine_thread;

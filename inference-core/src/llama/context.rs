@@ -256,8 +256,8 @@ impl LlamaModel {
         let rows: Vec<Row> = (0..prompt).map(|i| row(0, i, i + 1 == prompt)).collect();
         let never: Stop<'_> = &|| false;
         self.decode(&rows, never)?;
-        // A recurrent state cannot lose a token. A sliding window can: a batch only takes the cells of
-        // tokens that no row of it sees, and no row after the first one of it does.
+        // A recurrent state cannot lose a token. A sliding window can: a batch only takes the cells
+        // of tokens that no row of it sees, and no row after the first one of it does.
         self.shape.can_truncate = self.remove_from(0, prompt - 1);
         let prompt = if self.shape.can_truncate { prompt - 1 } else { prompt };
         let side_by_side: Vec<Row> = (1..self.shape.slots)
@@ -388,8 +388,8 @@ impl Model for LlamaModel {
 
     fn restore(&mut self, seq: SeqId, state: &[u8]) -> bool {
         let (bytes, id) = (state.len(), seq as i32);
-        // SAFETY: the context is valid, the sequence id is below its n_seq_max, and the state is one
-        // that this context wrote; llama.cpp reads no more than its length.
+        // SAFETY: the context is valid, the sequence id is below its n_seq_max, and the state is
+        // one that such a context wrote; llama.cpp reads no more than its length.
         let read =
             unsafe { sys::llama_state_seq_set_data(self.context, state.as_ptr(), bytes, id) };
         let is_whole = bytes > 0 && read == bytes;

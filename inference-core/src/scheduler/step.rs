@@ -2,8 +2,8 @@
 //!
 //! [`Engine`] owns the model, the bookkeeping of its KV cells, and every sequence. One thread
 //! ([`crate::scheduler::engine_thread`]) or a test drives it; time is an argument, events go to a
-//! callback. [`admission`] decides which requests get slots, [`sampling`] handles what was computed,
-//! and [`saving`] keeps states for later prompts.
+//! callback. [`admission`] decides which requests get slots, [`sampling`] handles what was
+//! computed, and [`saving`] keeps states for later prompts.
 
 use std::time::Duration;
 
