@@ -130,6 +130,13 @@ public:
         return unpacked;
     }
 
+private:
+    /// Eight numbers of six bits: `low` has four of them, and the high bits of the others.
+    static uint64_t join(uint32_t low, uint32_t other) {
+        const uint32_t high = (other & 0x0f0f0f0f) | (low >> 2 & 0x30303030);
+        return (uint64_t) high << 32 | (low & 0x3f3f3f3f);
+    }
+
 #endif
 
 private:
@@ -138,12 +145,6 @@ private:
 
     /// The blocks of a column's group.
     const InterleavedQ4K * group(int column) const { return data + (ptrdiff_t) (column / GROUP) * super_blocks; }
-
-    /// Eight numbers of six bits: `low` has four of them, and the high bits of the others.
-    static uint64_t join(uint32_t low, uint32_t other) {
-        const uint32_t high = (other & 0x0f0f0f0f) | (low >> 2 & 0x30303030);
-        return (uint64_t) high << 32 | (low & 0x3f3f3f3f);
-    }
 };
 
 } // namespace

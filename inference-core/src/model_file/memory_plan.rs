@@ -356,7 +356,9 @@ impl<'a> Case<'a> {
 
     /// Memory for saved prefixes if `left` bytes may be used for what was not requested.
     fn saved_prefixes(&self, left: u64) -> u64 {
-        let shares = self.is_embedding_model() || self.layout.can_share_prefixes();
+        // Whether an unknown architecture shares, the engine finds out.
+        let shares = self.layout.known && self.layout.can_share_prefixes();
+        let shares = shares || self.is_embedding_model();
         match self.requested.saved_prefix_bytes {
             _ if shares || !self.requested.prefix_cache => 0,
             Some(requested) => requested,
@@ -436,10 +438,7 @@ impl<'a> Case<'a> {
             notes.push(format!("architecture '{name}' is planned as a plain transformer"));
         }
         if !self.is_embedding_model() && !self.layout.can_share_prefixes() {
-            notes.push(
-                "prompts of this model cannot share KV cells: their beginnings are saved and copied"
-                    .into(),
-            );
+            notes.push("prompts of this model cannot share KV cells, only copy prefixes".into());
         }
         let locked = self.weights.file_bytes;
         let lockable = self.facts.lockable_bytes.unwrap_or(u64::MAX);

@@ -39,7 +39,7 @@ impl Display for Plan {
             write!(f, "does not fit    {:>10}  missing", bytes(self.missing_bytes))?;
         }
         if self.saved_prefix_bytes > 0 && self.parts.saved_prefixes == 0 {
-            let what = "of that, at most, for the beginnings of prompts";
+            let what = "of that, at most, for saved prefixes";
             write!(f, "\nprefixes        {:>10}  {what}", bytes(self.saved_prefix_bytes))?;
         }
         if self.reclaimable_bytes > 0 {
