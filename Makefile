@@ -191,17 +191,18 @@ bench-gateway: dist-gateway
 	@$(CARGO) test $(CHOICE) --test simulation -- --nocapture 2>/dev/null | grep '^{'
 
 ## Measure this version beside llama-server, Paddler, and nginx in front of llama-server, with models of
-## random weights (BENCH_SHAPE, BENCH_QUANTS, BENCH_ROUNDS), and print tables: docs/benchmarks.md. Builds the others once,
-## which takes half an hour; measuring takes another. Leave the machine idle.
+## random weights (BENCH_SHAPE, BENCH_QUANTS, BENCH_ROUNDS, BENCH_SERVERS), and print tables: docs/benchmarks.md. Builds the
+## others once, which takes half an hour; measuring takes another. Leave the machine idle.
 bench-peers: build
 	@scripts/proxies.sh
 	@scripts/peers.sh
 	@PATH=$$PATH:/usr/sbin:$(abspath target/proxies/usr/sbin) FLOTILLA_BENCH_SHAPE=$(BENCH_SHAPE) FLOTILLA_BENCH_QUANTS=$(BENCH_QUANTS) \
-	    FLOTILLA_BENCH_ROUNDS=$(BENCH_ROUNDS) \
+	    FLOTILLA_BENCH_ROUNDS=$(BENCH_ROUNDS) FLOTILLA_BENCH_SERVERS=$(BENCH_SERVERS) \
 	    $(CARGO) test $(CHOICE) --test bench_peers -- --ignored --nocapture figures
 BENCH_SHAPE := qwen2.5-0.5b
 BENCH_QUANTS := q4_0,q4_k_m
 BENCH_ROUNDS := 3
+BENCH_SERVERS := llama-server,paddler,nginx
 
 ## Run mixed traffic against one agent for MINUTES (default 5). Fails if memory grows or a request
 ## stays in flight.

@@ -13,6 +13,7 @@ mod table;
 mod work;
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use fleet_tests::process::{Folder, run};
 use load::{ask, text, user};
@@ -61,7 +62,9 @@ fn figures() {
     for quant in chosen("FLOTILLA_BENCH_QUANTS", "q4_0,q4_k_m") {
         let model = model(&folder, shape, &quant);
         runtime.block_on(one_machine(&model, &format!("{shape}, {quant}, one machine")));
-        runtime.block_on(two_nodes(&model, &format!("{shape}, {quant}, two nodes")));
+        if is_chosen("nginx") || is_chosen("paddler") {
+            runtime.block_on(two_nodes(&model, &format!("{shape}, {quant}, two nodes")));
+        }
     }
 }
 
@@ -73,25 +76,54 @@ async fn warm_up(peers: &[Peer]) {
     }
 }
 
+/// True for one of the servers to measure.
+fn is_chosen(name: &str) -> bool {
+    chosen("FLOTILLA_BENCH_SERVERS", "llama-server,paddler,nginx").iter().any(|all| all == name)
+}
+
+async fn start_llama_server(model: &Path) -> Option<Peer> {
+    if is_chosen("llama-server") { peers::llama_server(model).await } else { None }
+}
+
+/// Each server in turn, alone, from its start to its first token.
+async fn cold_starts(model: &Path, table: &mut Table) {
+    for _ in 0..rounds() {
+        let begun = Instant::now();
+        if let Some(peer) = start_llama_server(model).await {
+            first_token(table, &peer, begun).await;
+        }
+        let begun = Instant::now();
+        let own = peers::flotilla(model, 1, work::SLOTS).await;
+        first_token(table, &own, begun).await;
+    }
+}
+
+async fn first_token(table: &mut Table, peer: &Peer, begun: Instant) {
+    ask(peer, user(text(2, 20)), 1, |_| ()).await;
+    table.add("start to first token, s", peer, begun.elapsed().as_secs_f64());
+}
+
 async fn one_machine(model: &Path, title: &str) {
-    let others = [peers::llama_server(model).await, peers::paddler(model, 1, work::SLOTS).await];
+    let mut table = Table::new(title, &[]);
+    cold_starts(model, &mut table).await;
+    let llama_server = start_llama_server(model).await;
+    let paddler =
+        if is_chosen("paddler") { peers::paddler(model, 1, work::SLOTS).await } else { None };
     let own = peers::flotilla(model, 1, work::SLOTS).await;
-    let peers: Vec<Peer> = others.into_iter().flatten().chain([own]).collect();
+    let peers: Vec<Peer> = [llama_server, paddler].into_iter().flatten().chain([own]).collect();
     warm_up(&peers).await;
-    let mut table = Table::new(title, &peers);
     for round in 0..rounds() {
-        for clients in [1, 4, 8] {
+        for clients in [1, 4, 8, 16] {
             let name = format!("tokens/s, {clients} at a time, prompts of 60 tokens");
             for (salt, peer) in table.turn(round, &peers) {
                 table.add(&name, peer, work::decode(peer, salt, clients).await);
             }
         }
-        for (salt, peer) in table.turn(round, &peers) {
-            table.add(
-                "first token of a prompt of 1,000 tokens, s",
-                peer,
-                work::long_prompt(peer, salt).await,
-            );
+        for tokens in [500, 1000, 2000] {
+            let name = format!("first token of a prompt of {tokens} tokens, s");
+            for (salt, peer) in table.turn(round, &peers) {
+                table.add(&name, peer, work::long_prompt(peer, salt, tokens).await);
+            }
         }
         for (salt, peer) in table.turn(round, &peers) {
             let [speed, gap] = work::beside_long_prompts(peer, salt).await;

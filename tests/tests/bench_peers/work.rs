@@ -8,7 +8,7 @@ use crate::peers::Peer;
 use crate::{median, quantile};
 
 /// Requests that decode side by side.
-pub const SLOTS: usize = 8;
+pub const SLOTS: usize = 16;
 
 /// Tokens per second of `clients` requests with prompts of 60 tokens.
 pub async fn decode(peer: &Peer, salt: u64, clients: usize) -> f64 {
@@ -17,9 +17,10 @@ pub async fn decode(peer: &Peer, salt: u64, clients: usize) -> f64 {
     all.iter().map(Timing::tokens).sum::<f64>() / took.as_secs_f64()
 }
 
-/// Time to the first token of a prompt of 1,000 tokens, in seconds.
-pub async fn long_prompt(peer: &Peer, salt: u64) -> f64 {
-    ask(peer, user(text(salt, 1000)), 2, |_| ()).await.first_token()
+/// Time to the first token of a prompt, in seconds.
+pub async fn long_prompt(peer: &Peer, salt: u64, tokens: usize) -> f64 {
+    // A model of random weights may begin with tokens that have no text.
+    ask(peer, user(text(salt, tokens)), 8, |_| ()).await.first_token()
 }
 
 /// Four responses, while two prompts of 1,000 tokens arrive: their tokens per second together, and
@@ -41,6 +42,9 @@ pub async fn beside_long_prompts(peer: &Peer, salt: u64) -> [f64; 2] {
     [tokens / took.as_secs_f64(), quantile(gaps, 0.99)]
 }
 
+/// Requests that share a system prompt.
+const SHARING: u64 = 8;
+
 /// Median time to the first token, in seconds, of eight requests that share a system prompt of 400
 /// tokens, which one request has sent before.
 pub async fn shared_prompt(peer: &Peer, salt: u64) -> f64 {
@@ -50,6 +54,6 @@ pub async fn shared_prompt(peer: &Peer, salt: u64) -> f64 {
         json!([{"role": "system", "content": system}, {"role": "user", "content": question}])
     };
     ask(peer, asking(99), 2, |_| ()).await;
-    let (all, _) = ask_all(peer, (0..SLOTS as u64).map(asking), 16).await;
+    let (all, _) = ask_all(peer, (0..SHARING).map(asking), 16).await;
     median(all.iter().map(Timing::first_token).collect())
 }
