@@ -15,7 +15,8 @@ use crate::server::Service;
 use crate::server::listener::{self};
 use crate::tasks::reconcile::reconcile;
 use crate::tasks::{
-    acme, external_endpoints, hourly_cost, probes, reload, state_file, systemd, trace_export,
+    acme, batches, external_endpoints, hourly_cost, probes, reload, state_file, systemd,
+    trace_export,
 };
 
 /// How long tasks may take to end after all requests are done or cut off.
@@ -42,6 +43,7 @@ pub async fn run(
     gateway.tasks.spawn(reconcile(gateway.clone(), |c| c.acme.as_slice(), acme::maintain));
     gateway.tasks.spawn(hourly_cost::run(gateway.clone()));
     gateway.tasks.spawn(probes::run(gateway.clone()));
+    gateway.tasks.spawn(batches::run(gateway.clone()));
     gateway.tasks.spawn(trace_export::run(gateway.clone(), queue));
     gateway.tasks.spawn(listener::serve(Service::Admin, gateway.clone(), gateway.links.clone()));
     gateway.tasks.spawn(listener::serve(Service::Http, gateway.clone(), gateway.stop.clone()));
@@ -54,5 +56,8 @@ pub async fn run(
     gateway.tasks.close();
     // Only connections that were cut off are left; they end with the runtime.
     let _ = tokio::time::timeout(JOIN_TIMEOUT, gateway.tasks.wait()).await;
+    if let Some(store) = &gateway.store {
+        store.close().await;
+    }
     Ok(())
 }

@@ -14,6 +14,7 @@ use crate::access::responses;
 use crate::config::acme::Acme;
 use crate::config::cors::Cors;
 use crate::config::proxies::Proxies;
+use crate::config::store::StoreSettings;
 use crate::config::tls::{Acceptor, Authority, Dialer};
 use crate::config::trace_export::TraceExport;
 use crate::scheduler::fleet::Terms;
@@ -40,6 +41,7 @@ pub(crate) mod proxies;
 pub mod reference;
 pub mod schema;
 mod section;
+pub mod store;
 pub(crate) mod tls;
 pub(crate) mod trace_export;
 mod values;
@@ -79,6 +81,8 @@ pub struct Config {
     pub has_keys_file: bool,
     /// The file that keeps usage, spend, and cordons across restarts.
     pub state_file: Option<PathBuf>,
+    /// Where files and batches are kept, if they are.
+    pub store: Option<StoreSettings>,
     /// Accept requests without an API key.
     pub allow_anonymous: bool,
     /// Digest of the join key; `None` if nodes may not join.

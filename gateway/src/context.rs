@@ -11,11 +11,14 @@ use tokio_util::task::TaskTracker;
 use crate::access::quarantine::Quarantine;
 use crate::access::responses::Responses;
 use crate::config::Config;
-use crate::context::settings::LiveSettings;
+use crate::config::store::StoreSettings;
+use crate::context::settings::{LiveSettings, Settings};
 use crate::dispatcher::Dispatcher;
 use crate::observability::history::Recorder;
 use crate::observability::metrics::Metrics;
 use crate::observability::traces::Spans;
+use crate::store::Store;
+use crate::types::error::Error;
 use flotilla_listeners::socket::BindError;
 
 pub mod settings;
@@ -48,6 +51,7 @@ impl Gateway {
             history: Recorder::default(),
             spans,
             quarantine: Quarantine::default(),
+            store: now.config.store.clone().map(|store| Store::new(store.dir, store.storage)),
             responses: Responses::new(now.config.limits.stored),
             stop,
             links: CancellationToken::new(),
@@ -63,10 +67,30 @@ impl Gateway {
     pub async fn apply(&self, config: Config) -> Result<(), BindError> {
         let (queue, policy) = (config.limits.queue, config.policy);
         let stored = config.limits.stored;
+        let storage = config.store.as_ref().map(|store| store.storage);
+        if config.store.as_ref().map(|store| &store.dir) != self.store.as_ref().map(Store::folder) {
+            tracing::warn!("store.dir has changed: restart the gateway to apply it");
+        }
         self.settings.replace(config).await?;
+        if let (Some(store), Some(storage)) = (&self.store, storage) {
+            store.configure(storage);
+        }
         self.responses.configure(stored);
         self.dispatcher.configure(queue, policy);
         Ok(())
+    }
+}
+
+impl Parts {
+    /// The store and its settings.
+    ///
+    /// # Errors
+    /// None is configured.
+    pub(crate) fn store_of<'a>(
+        &'a self,
+        settings: &'a Settings,
+    ) -> Result<(&'a Store, &'a StoreSettings), Error> {
+        self.store.as_ref().zip(settings.config.store.as_ref()).ok_or(Error::StoreOff)
     }
 }
 
@@ -87,6 +111,8 @@ pub struct Parts {
     pub spans: Spans,
     /// Requests that killed engines.
     pub quarantine: Quarantine,
+    /// Files and batches, if they are kept.
+    pub store: Option<Store>,
     /// Stored responses of the Responses API.
     pub responses: Responses,
     /// Canceled when the gateway stops accepting work.

@@ -5,7 +5,7 @@
 //!
 //! - [`commands`]: the subcommands beside `run`.
 //! - [`app`]: builds the parts and starts the tasks.
-//! - [`tasks`]: what runs in the background: reload, state file, health checks, trace export.
+//! - [`tasks`]: what runs in the background: reload, state file, health checks, batches, traces.
 //! - [`server`]: the listeners, their guards, and the routes.
 //! - [`control`]: the admin API, the fleet page, health endpoints, nodes that join.
 //! - [`proxy`]: the path of a request, one file for each stage.
@@ -17,6 +17,7 @@
 //! - [`upstream`]: HTTP/2 to nodes, and the client for external endpoints.
 //! - [`scheduler`]: the pure core: queue, costs, routing, prefix index, fleet state, attempts.
 //! - [`access`]: API keys, rate limits, budgets, quarantine.
+//! - [`store`]: what outlives the gateway: files and batches, in SQLite.
 //! - [`types`]: what every layer shares: errors, request ids, classes, responses.
 //!
 //! Start with [`proxy`], which shows the stages of a request on one screen. [`scheduler`] decides
@@ -36,6 +37,7 @@ pub mod observability;
 pub(crate) mod proxy;
 pub mod scheduler;
 pub mod server;
+pub mod store;
 pub mod tasks;
 pub mod types;
 pub(crate) mod upstream;

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use flotilla_listeners::request_body::{self, DISCARD_FIRST_MAX};
 use http_body::Body as _;
-use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderName};
 use hyper::{Request, Response};
 
@@ -20,6 +19,7 @@ use crate::observability::traces::{self, Arrival};
 use crate::types::api::RequestedApi;
 use crate::types::error::Error;
 use crate::types::header::HeaderWriter;
+use crate::types::request_body::RequestBody;
 use crate::types::request_context::RequestContext;
 use crate::types::response::{self, Body};
 
@@ -55,13 +55,13 @@ pub(crate) async fn serve(
     gateway: Gateway,
     context: Arc<RequestContext>,
     api: RequestedApi,
-    request: Request<Incoming>,
+    request: Request<impl Into<RequestBody>>,
     known: Option<Caller>,
 ) -> Response<Body> {
     let settings = gateway.settings.now();
     let traces = settings.config.traces.as_ref();
     let traces = traces.map(|to| (to, Arrival::now(request.headers())));
-    let received = accept::accept(context.clone(), api, request);
+    let received = accept::accept(context.clone(), api, request.map(Into::into));
     let arrived = received.arrived;
     let mut record = Record::open(&gateway, &received);
     let caller = authenticate::authenticate(&settings.keys, known, received, |headers, body| {
@@ -147,7 +147,7 @@ async fn discard(gateway: &Gateway, settings: &Settings, refused: Authenticated,
 }
 
 /// Reads the rest of a body in the background.
-fn discard_later(gateway: &Gateway, settings: &Settings, headers: HeaderMap, body: Incoming) {
+fn discard_later(gateway: &Gateway, settings: &Settings, headers: HeaderMap, body: RequestBody) {
     let (stop, time) = (gateway.stop.clone(), settings.config.timeouts.body);
     gateway.tasks.spawn(async move {
         stop.run_until_cancelled(request_body::discard(&headers, body, time)).await;

@@ -7,10 +7,13 @@ use crate::config::ADMIN_CONNECTIONS_MAX;
 use crate::config::tls::Acceptor;
 use crate::context::settings::{LiveSettings, Settings, Socket};
 
+pub(crate) mod batches;
 pub mod connection;
 pub(crate) mod file_limit;
+pub(crate) mod files;
 pub mod guards;
 pub(crate) mod listener;
+mod lists;
 pub(crate) mod models;
 pub(crate) mod plain_http;
 mod responses;

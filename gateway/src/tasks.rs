@@ -1,6 +1,7 @@
 //! Background tasks that run as long as the gateway. [`crate::app`] starts them.
 
 pub(crate) mod acme;
+pub(crate) mod batches;
 pub(crate) mod external_endpoints;
 pub(crate) mod hourly_cost;
 pub(crate) mod probes;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap};
 use tokio::time::timeout;
 
@@ -118,7 +117,11 @@ fn why_broken(error: &(dyn Error + 'static)) -> BodyError {
 /// Reads and discards the rest of the body of a request with these headers for a while. Otherwise a
 /// client that is still sending would see a connection reset instead of our response. A client that
 /// waits for `100 Continue` sends nothing after a refusal.
-pub async fn discard(headers: &HeaderMap, body: Incoming, time_max: Duration) {
+pub async fn discard(
+    headers: &HeaderMap,
+    body: impl Body<Error: Into<Box<dyn Error + Send + Sync>>> + Unpin,
+    time_max: Duration,
+) {
     if headers.contains_key(header::EXPECT) {
         return;
     }

@@ -229,9 +229,12 @@ impl Client {
         let connection = tokio::spawn(async move {
             let _ = connection.await;
         });
-        let mut request =
-            Request::builder().method(method).uri(path).header("content-type", "application/json");
-        if !self.headers.iter().any(|(name, _)| name == "host") {
+        let mut request = Request::builder().method(method).uri(path);
+        let has = |wanted: &str| self.headers.iter().any(|(name, _)| name == wanted);
+        if !has("content-type") {
+            request = request.header("content-type", "application/json");
+        }
+        if !has("host") {
             request = request.header("host", self.address.to_string());
         }
         if let Some(key) = &self.key {

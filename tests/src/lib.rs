@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stderr, reason = "logs of what failed")]
 
+pub mod batches;
 pub mod browser;
 pub mod client;
 pub mod collector;

@@ -87,6 +87,13 @@ impl Caller {
         }
     }
 
+    /// The caller for work that has its own limits: only the models stay restricted.
+    pub(crate) fn without_rate_limits(self) -> Self {
+        let models = self.key.limits.models.clone();
+        let limits = KeyLimits { models, ..KeyLimits::default() };
+        Self { limiter: Arc::new(Limiter::new(&limits)), ..self }
+    }
+
     /// Aliases that the key may use, with their models.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
         let own = self.key.aliases.iter();

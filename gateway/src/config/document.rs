@@ -11,7 +11,7 @@ use super::section::{Problems, QUEUE_BYTES_MAX, QUEUE_DEPTH_MAX, Section};
 use super::values::{long_key, report};
 use super::yaml::{Node, Problem};
 use super::{
-    Admin, Config, Limits, QueueTimeouts, Timeouts, api_keys, external, nodes, trace_export,
+    Admin, Config, Limits, QueueTimeouts, Timeouts, api_keys, external, nodes, store, trace_export,
 };
 use crate::access::responses;
 use crate::config::{ADMIN_CONNECTIONS_MAX, ADMIN_CONNECTIONS_PER_IP};
@@ -68,6 +68,15 @@ pub const KEYS: &[&str] = &[
     "aliases",
     "allow_anonymous",
     "state_file",
+    "store.dir",
+    "store.bytes_max",
+    "store.bytes_per_tenant_max",
+    "store.file_bytes_max",
+    "store.age_days",
+    "store.batches_per_tenant_max",
+    "store.batch_lines_max",
+    "store.lines_concurrent_max",
+    "store.lines_concurrent_per_tenant_max",
     "nodes.join_key_file",
     "nodes.client_ca_file",
     "nodes.static[].url",
@@ -154,6 +163,7 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
     let api_keys::KeySettings { keys, keys_file, has_keys_file, allow_anonymous } =
         api_keys::read(&mut root, &files, &mut problems);
     let state_file = read_state_file(&mut root, &files, &mut problems);
+    let store = store::read(root.section("store", &mut problems), &files, &mut problems);
     let externals = external::read(&mut root, &files, &mut problems);
     let nodes = root.section("nodes", &mut problems);
     let nodes = match (nodes, externals.is_empty()) {
@@ -193,6 +203,7 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
             keys_file,
             has_keys_file,
             state_file,
+            store,
             allow_anonymous,
             join_key: nodes.join_key,
             join_key_file: nodes.join_key_file,

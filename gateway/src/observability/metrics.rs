@@ -24,6 +24,7 @@ mod families;
 mod fleet;
 mod labels;
 mod series;
+mod store;
 
 use families::Families;
 pub use labels::EndpointKind;

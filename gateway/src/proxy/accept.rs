@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hyper::Request;
-use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 use percent_encoding::percent_decode_str;
 
 use crate::types::api::RequestedApi;
+use crate::types::request_body::RequestBody;
 use crate::types::request_context::RequestContext;
 
 /// A request as it arrived.
@@ -25,14 +25,14 @@ pub(crate) struct Received {
     /// Request headers.
     pub headers: HeaderMap,
     /// The unread body.
-    pub body: Incoming,
+    pub body: RequestBody,
 }
 
 /// Accepts a request.
 pub(crate) fn accept(
     context: Arc<RequestContext>,
     api: RequestedApi,
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
 ) -> Received {
     let (head, body) = request.into_parts();
     let query_model = head.uri.query().filter(|_| api == RequestedApi::PROPS).and_then(model_of);

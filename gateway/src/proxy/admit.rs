@@ -8,7 +8,6 @@ use bytes::Bytes;
 use flotilla_listeners::request_body::{self, BodyError, BodyLimits, announced_bytes};
 use flotilla_listeners::timers::NOISE_BYTES_MAX;
 use http_body::Body;
-use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderName};
 use inference_protocol::fleet::ModelStatus;
 use inference_protocol::ids::MODEL_NAME_BYTES_MAX;
@@ -365,12 +364,15 @@ fn tier_class(tier: &str) -> Result<Class, Error> {
 }
 
 /// Reads a body into reserved memory: by its announced length, or as it arrives.
-pub(crate) async fn read_body(
+pub(crate) async fn read_body<B>(
     headers: &HeaderMap,
-    body: &mut Incoming,
+    body: &mut B,
     limits: BodyLimits,
     room: &mut BodyReservation,
-) -> Result<Bytes, Error> {
+) -> Result<Bytes, Error>
+where
+    B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
+{
     let bytes_max = limits.bytes_max;
     room.reserve(announced_bytes(body, bytes_max)?)?;
     request_body::read(headers, body, limits, |bytes| room.grow_to(bytes, bytes_max)).await
@@ -389,6 +391,6 @@ impl From<BodyError> for Error {
 
 /// True if the rest of a refused body must be read before the response: so many bytes after a
 /// response would count as noise and close the connection.
-pub(crate) fn is_read_first(error: &Error, body: &Incoming) -> bool {
+pub(crate) fn is_read_first(error: &Error, body: &impl Body) -> bool {
     matches!(error, Error::TooLarge(_)) || body.size_hint().lower() > NOISE_BYTES_MAX
 }

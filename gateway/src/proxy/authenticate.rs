@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 
 use super::accept::Received;
 use crate::access::keys::{Caller, Keys};
 use crate::types::api::RequestedApi;
 use crate::types::error::Error;
+use crate::types::request_body::RequestBody;
 use crate::types::request_context::RequestContext;
 
 /// An authenticated request.
@@ -28,7 +28,7 @@ pub(crate) struct Authenticated {
     /// Request headers.
     pub headers: HeaderMap,
     /// The unread body.
-    pub body: Incoming,
+    pub body: RequestBody,
 }
 
 /// Finds the caller by the API key, unless it is `known` already. On an error, `leave` gets the
@@ -37,7 +37,7 @@ pub(crate) fn authenticate(
     keys: &Keys,
     known: Option<Caller>,
     received: Received,
-    leave: impl FnOnce(HeaderMap, Incoming),
+    leave: impl FnOnce(HeaderMap, RequestBody),
 ) -> Result<Authenticated, Error> {
     let caller = known.map_or_else(|| keys.authenticate(&received.headers), Ok);
     let Received { context, api, query_model, arrived, headers, body } = received;

@@ -10,8 +10,10 @@ use inference_translation::messages::models as anthropic;
 use inference_translation::store::Path;
 use inference_translation::{ClientApi, ollama};
 
+use super::batches::BatchPath;
+use super::files::FilePath;
 use super::models::{self, Listing};
-use super::responses;
+use super::{batches, files, responses};
 use crate::config::tls::Authority;
 use crate::context::Gateway;
 use crate::control::health::status;
@@ -47,6 +49,8 @@ pub(crate) async fn serve(
         }
         "/props" => Err(Error::Method("GET")),
         "/api/show" => models::show(&gateway, request).await,
+        path if FilePath::at(path).is_some() => files::serve(&gateway, request).await,
+        path if BatchPath::at(path).is_some() => batches::serve(&gateway, request).await,
         path if let Some(path) = Path::at(path) => responses::serve(&gateway, &request, path),
         _ => look(&gateway, &request),
     };

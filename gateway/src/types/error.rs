@@ -59,6 +59,20 @@ pub enum Error {
     UnknownModel(String),
     /// The tenant has no stored response with this id.
     UnknownResponse(String),
+    /// There is no store, which files and batches need.
+    StoreOff,
+    /// The store cannot be read or written now.
+    StoreUnavailable,
+    /// The tenant has no file or batch with this id.
+    UnknownRecord(String),
+    /// A batch that has not ended reads the file.
+    FileInUse(String),
+    /// The batch has ended already.
+    BatchFinished(String),
+    /// The tenant has so many batches that have not ended.
+    TooManyBatches(usize),
+    /// The tenant, or all together, have stored as much as they may.
+    StorageFull,
     /// No node is ready.
     NoNode,
     /// The key may not use this model.
@@ -153,8 +167,12 @@ impl Error {
     pub fn status(&self) -> u16 {
         match self {
             Self::UnknownPath | Self::UnknownModel(_) | Self::UnknownNode(_) => 404,
-            Self::UnknownResponse(_) => 404,
-            Self::ModelForbidden(_) | Self::AdminOff => 403,
+            Self::UnknownResponse(_) | Self::UnknownRecord(_) => 404,
+            Self::FileInUse(_) | Self::BatchFinished(_) => 409,
+            Self::TooManyBatches(_) => 429,
+            Self::StorageFull => 413,
+            Self::StoreUnavailable => 503,
+            Self::ModelForbidden(_) | Self::AdminOff | Self::StoreOff => 403,
             Self::RateLimited { .. } | Self::Quota(..) => 429,
             Self::QueueFull { full: QueueLimit::Tenant | QueueLimit::User, .. } => 429,
             Self::Method(_) => 405,
@@ -210,6 +228,13 @@ impl Error {
             Self::Header(..) => "invalid_header",
             Self::UnknownModel(_) => "model_not_found",
             Self::UnknownResponse(_) => "response_not_found",
+            Self::StoreOff => "store_disabled",
+            Self::StoreUnavailable => "store_unavailable",
+            Self::UnknownRecord(_) => "not_found",
+            Self::FileInUse(_) => "file_in_use",
+            Self::BatchFinished(_) => "batch_finished",
+            Self::TooManyBatches(_) => "too_many_batches",
+            Self::StorageFull => "storage_limit_exceeded",
             Self::ModelForbidden(_) => "model_not_allowed",
             Self::RateLimited { .. } => "rate_limit_exceeded",
             Self::Quota(..) => "insufficient_quota",
@@ -284,8 +309,15 @@ impl Error {
             | Self::ExternalRefused { .. }
             | Self::ExternalTooLong
             | Self::UnknownResponse(_)
+            | Self::UnknownRecord(_)
+            | Self::FileInUse(_)
+            | Self::BatchFinished(_)
+            | Self::TooManyBatches(_)
+            | Self::StorageFull
+            | Self::StoreOff
             | Self::UnknownModel(_) => FaultOrigin::Client,
             Self::NoNode
+            | Self::StoreUnavailable
             | Self::QueueFull { .. }
             | Self::DeadlineUnmet { .. }
             | Self::QueueTimeout { .. }
@@ -328,6 +360,13 @@ impl Error {
             | Self::Header(..)
             | Self::UnknownModel(_)
             | Self::UnknownResponse(_)
+            | Self::UnknownRecord(_)
+            | Self::FileInUse(_)
+            | Self::BatchFinished(_)
+            | Self::TooManyBatches(_)
+            | Self::StorageFull
+            | Self::StoreOff
+            | Self::StoreUnavailable
             | Self::ModelForbidden(_)
             | Self::RateLimited { .. }
             | Self::Quota(..)

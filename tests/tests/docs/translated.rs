@@ -168,6 +168,42 @@ fn content(answer: Answer) -> Value {
     }
 }
 
+/// Adds files and batches. `stored` describes an operation on what has an id.
+fn add_batches(
+    paths: &mut Map<String, Value>,
+    asks: &impl Fn(&str, Value, Value) -> Value,
+    stored: &impl Fn(&str, &'static str) -> Value,
+    looks: &impl Fn(&str, Value) -> Value,
+) {
+    let text = json!({"type": "string"});
+    let form = json!({"type": "object", "required": ["file", "purpose"], "properties": {
+        "file": {"type": "string", "format": "binary"}, "purpose": {"const": "batch"},
+        "expires_after[anchor]": text, "expires_after[seconds]": text}});
+    let mut upload =
+        asks("Uploads a file for a batch", json!({}), content(Answer::Object("OpenAI's file.")));
+    upload["requestBody"]["content"] = json!({"multipart/form-data": {"schema": form}});
+    let create = json!({"type": "object",
+        "required": ["input_file_id", "endpoint", "completion_window"], "properties": {
+        "input_file_id": text, "endpoint": text, "completion_window": text,
+        "metadata": {"type": "object"}, "output_expires_after": {"type": "object"}}});
+    let create = asks("Creates a batch", create, content(Answer::Object("OpenAI's batch.")));
+    let list = |said: &str| looks(said, content(Answer::Object("A list, as at OpenAI.")));
+    let file = json!({"get": stored("Shows a file", "OpenAI's file."),
+        "delete": stored("Deletes a file", "`id`, `object`, `deleted`.")});
+    let mut read = stored("Reads a file", "");
+    read["responses"]["200"]["content"] = json!({"application/octet-stream": {}});
+    for (path, item) in [
+        ("/v1/files", json!({"get": list("Lists files"), "post": upload})),
+        ("/v1/files/{id}", file),
+        ("/v1/files/{id}/content", json!({"get": read})),
+        ("/v1/batches", json!({"get": list("Lists batches"), "post": create})),
+        ("/v1/batches/{id}", json!({"get": stored("Shows a batch", "OpenAI's batch.")})),
+        ("/v1/batches/{id}/cancel", json!({"post": stored("Cancels a batch", "OpenAI's batch.")})),
+    ] {
+        paths.insert(path.into(), item);
+    }
+}
+
 /// Adds the operations. `asks` describes one with a body, and `looks` one without.
 pub fn add(
     paths: &mut Map<String, Value>,
@@ -197,4 +233,5 @@ pub fn add(
     paths.insert("/v1/responses/{id}/input_items".into(), json!({"get": items}));
     let cancel = stored("Refused: only background responses can be cancelled", "");
     paths.insert("/v1/responses/{id}/cancel".into(), json!({"post": cancel}));
+    add_batches(paths, &asks, &stored, &looks);
 }

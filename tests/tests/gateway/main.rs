@@ -4,6 +4,7 @@
 
 mod affinity;
 mod answers;
+mod batches;
 mod bodies;
 mod budgets;
 mod classes;

@@ -7,6 +7,7 @@
 
 mod acme;
 mod bad_input;
+mod batches;
 mod bench;
 mod chat_template;
 mod disconnects;

@@ -12,6 +12,7 @@ const LAYERS: [(&str, &[&str]); 3] = [
         "gateway/src/",
         &[
             "types",
+            "store",
             "access",
             "scheduler",
             "upstream",

@@ -7,6 +7,7 @@ use prometheus::{
 };
 
 use super::labels::{NODE_LEAVES, SpanLoss};
+use super::store::StoreFamilies;
 use crate::types::class::Class;
 use crate::types::error::Error;
 use flotilla_listeners::CloseReason;
@@ -49,6 +50,7 @@ pub(crate) struct Families {
     pub connections: IntGauge,
     /// Stored responses: how many, and their bytes.
     pub stored: [IntGauge; 2],
+    pub(super) store: StoreFamilies,
     pub closed: IntCounterVec,
     pub joins_refused: IntCounterVec,
     pub reloads: IntCounterVec,
@@ -117,6 +119,7 @@ impl Families {
                     "Bytes of stored responses with their conversations (limits.stored_bytes_max).",
                 )?,
             ],
+            store: StoreFamilies::register(&mut builder)?,
             connections: builder.gauge("gateway_connections_open", "Open client connections.")?,
             closed: builder.counters(
                 "gateway_connections_closed_total",

@@ -71,6 +71,28 @@ impl std::fmt::Display for Error {
             Self::UnknownResponse(id) => {
                 write!(f, "no response with id '{id}' is stored; it may have expired")
             }
+            Self::StoreOff => {
+                write!(f, "this gateway keeps no files and batches: set store.dir in its configuration")
+            }
+            Self::StoreUnavailable => write!(
+                f,
+                "the store of files and batches cannot be used now; nothing was changed; retry later"
+            ),
+            Self::UnknownRecord(id) => write!(f, "there is no '{id}'; it may have expired"),
+            Self::FileInUse(id) => {
+                write!(f, "'{id}' is the input of a batch that has not ended; cancel the batch first")
+            }
+            Self::BatchFinished(id) => write!(f, "'{id}' has ended already"),
+            Self::TooManyBatches(max) => write!(
+                f,
+                "this API key has {max} batches that have not ended, which is the limit; wait for one to \
+                 end, or cancel it"
+            ),
+            Self::StorageFull => write!(
+                f,
+                "there is no room for this file (store.bytes_per_tenant_max, store.bytes_max); delete \
+                 files that you no longer need"
+            ),
             Self::ModelForbidden(model) => {
                 write!(f, "this API key may not use the model '{model}'")
             }

@@ -1,0 +1,295 @@
+//! Files, as at OpenAI: `/v1/files` and what is below it.
+
+use std::convert::Infallible;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use http_body::Frame;
+use http_body_util::{BodyExt, BodyStream, StreamBody};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use inference_protocol::openai::{ParseError, to_json};
+use inference_protocol::time::unix_seconds;
+use multer::{Field, Multipart};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio::time::timeout;
+
+use super::lists::{self, invalid};
+use crate::config::store::StoreSettings;
+use crate::context::Gateway;
+use crate::control::only;
+use crate::store::{FileRecord, Store, StoreError, Upload};
+use crate::types::error::Error;
+use crate::types::response::{self, Body};
+
+const PATH: &str = "/v1/files";
+/// What uploaded files are for.
+const PURPOSE: &str = "batch";
+/// Purpose of the files that batches write.
+pub(crate) const OUTPUT_PURPOSE: &str = "batch_output";
+/// Longest name of a file, and of any other text in an upload.
+const TEXT_BYTES_MAX: usize = 512;
+/// How long an upload may take for each second's worth of [`UPLOAD_BYTES_PER_SECOND`].
+const UPLOAD_BYTES_PER_SECOND: u64 = 64 * 1024;
+/// Read at a time for a download.
+const BLOCK: usize = 64 * 1024;
+/// Bounds of `expires_after[seconds]`, as at OpenAI.
+pub(crate) const EXPIRY_S: std::ops::RangeInclusive<u64> = 3600..=2_592_000;
+
+/// A path of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FilePath<'a> {
+    /// All files of a tenant.
+    All,
+    /// One of them.
+    One(&'a str),
+    /// Its content.
+    Content(&'a str),
+}
+
+impl<'a> FilePath<'a> {
+    /// The path, if it is one.
+    pub(crate) fn at(path: &'a str) -> Option<Self> {
+        let below = path.strip_prefix(PATH)?;
+        match below.strip_prefix('/') {
+            None => below.is_empty().then_some(Self::All),
+            Some(below) => match below.split_once('/') {
+                None => Some(Self::One(below)),
+                Some((id, "content")) => Some(Self::Content(id)),
+                Some(_) => None,
+            },
+        }
+    }
+}
+
+/// Handles a request for files of the caller's tenant.
+pub(crate) async fn serve(
+    gateway: &Gateway,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Error> {
+    let path = request.uri().path().to_string();
+    let path = FilePath::at(&path).ok_or(Error::UnknownPath)?;
+    let methods = match path {
+        FilePath::All => "GET, POST",
+        FilePath::One(_) => "GET, DELETE",
+        FilePath::Content(_) => "GET",
+    };
+    only(&request, methods)?;
+    let settings = gateway.settings.now();
+    let caller = settings.keys.authenticate(request.headers())?;
+    let (store, limits) = gateway.store_of(&settings)?;
+    let tenant = &*caller.tenant;
+    let found = |id: &str| {
+        let id = id.to_string();
+        move |error: StoreError| error.of(&id)
+    };
+    match path {
+        FilePath::All if request.method() == Method::POST => {
+            let _permit = caller.limiter.admit()?;
+            let stalls = settings.config.timeouts.body;
+            upload(store, limits, tenant, stalls, request).await
+        }
+        FilePath::All => list(store, tenant, request.uri().query()).await,
+        FilePath::One(id) if request.method() == Method::DELETE => {
+            store.delete_file(tenant, id).await.map_err(found(id))?;
+            Ok(response::json(to_json(&json!({"id": id, "object": "file", "deleted": true}))))
+        }
+        FilePath::One(id) => {
+            let file = store.file(tenant, id).await.map_err(found(id))?;
+            Ok(response::json(to_json(&file.view())))
+        }
+        FilePath::Content(id) => {
+            let file = store.file(tenant, id).await.map_err(found(id))?;
+            download(store, file).await
+        }
+    }
+}
+
+async fn list(store: &Store, tenant: &str, query: Option<&str>) -> Result<Response<Body>, Error> {
+    let page = lists::page(query, 10_000, 10_000)?;
+    let purpose = lists::parameter(query, "purpose");
+    let after = page.after.clone().unwrap_or_default();
+    let listed = store.files(tenant, purpose, page).await;
+    let (files, has_more) = listed.map_err(|error| error.of(&after))?;
+    Ok(lists::response(files.iter().map(FileRecord::view).collect(), has_more))
+}
+
+/// What an upload says.
+#[derive(Default)]
+struct Form {
+    purpose: Option<String>,
+    anchor: Option<String>,
+    expires_after_s: Option<u64>,
+    file: Option<(Upload, String)>,
+}
+
+async fn upload(
+    store: &Store,
+    limits: &StoreSettings,
+    tenant: &str,
+    stalls: Duration,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Error> {
+    let (head, body) = request.into_parts();
+    let kind = head.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let boundary = multer::parse_boundary(kind.unwrap_or_default());
+    let expected = "expected multipart/form-data with the fields purpose and file";
+    let boundary = boundary.map_err(|_| invalid("content-type", expected))?;
+    let frames = BodyStream::new(body)
+        .try_filter_map(async |frame| Ok(frame.into_data().ok()))
+        .map_err(std::io::Error::other);
+    let fields = Multipart::new(frames, boundary);
+    // A client that stalls must not hold a file open.
+    let time = stalls + Duration::from_secs(limits.file_bytes_max / UPLOAD_BYTES_PER_SECOND);
+    let form = timeout(time, read_form(store, limits, tenant, stalls, fields));
+    let form = form.await.map_err(|_| Error::SlowBody)??;
+    match form.purpose.as_deref() {
+        Some(PURPOSE) => {}
+        Some(_) => return Err(invalid("purpose", "this gateway has files only for 'batch'")),
+        None => return Err(invalid("purpose", "it is missing; send 'batch'")),
+    }
+    let Some((upload, name)) = form.file else {
+        return Err(invalid("file", "it is missing"));
+    };
+    let now = unix_seconds(SystemTime::now());
+    let age_s = form.expires_after_s.unwrap_or(limits.age_s_max).min(limits.age_s_max);
+    let record = FileRecord {
+        id: upload.id().into(),
+        name,
+        purpose: PURPOSE.into(),
+        bytes: upload.bytes(),
+        created_at: now,
+        expires_at: now + age_s,
+    };
+    let file = store.finish_upload(upload, tenant, record).await.map_err(|e| e.of("file"))?;
+    tracing::info!(file = file.id, bytes = file.bytes, "file stored");
+    Ok(response::json(to_json(&file.view())))
+}
+
+async fn read_form(
+    store: &Store,
+    limits: &StoreSettings,
+    tenant: &str,
+    stalls: Duration,
+    mut fields: Multipart<'_>,
+) -> Result<Form, Error> {
+    let mut form = Form::default();
+    // The fields of an upload and a few that mean nothing here.
+    for _ in 0..16 {
+        let next = timeout(stalls, fields.next_field()).await.map_err(|_| Error::SlowBody)?;
+        let Some(mut field) = next.map_err(broken)? else { return Ok(form) };
+        let name = field.name().unwrap_or_default().to_string();
+        match name.as_str() {
+            "file" => form.file = Some(read_file(store, limits, tenant, stalls, &mut field).await?),
+            "purpose" => form.purpose = Some(read_text(stalls, &mut field).await?),
+            "expires_after[anchor]" => form.anchor = Some(read_text(stalls, &mut field).await?),
+            "expires_after[seconds]" => {
+                let seconds = read_text(stalls, &mut field).await?.parse().ok();
+                form.expires_after_s = Some(expiry(seconds, "expires_after[seconds]")?);
+            }
+            _ => drop(read_text(stalls, &mut field).await?),
+        }
+        if form.anchor.as_deref().is_some_and(|anchor| anchor != "created_at") {
+            return Err(invalid("expires_after[anchor]", "expected created_at"));
+        }
+    }
+    Err(invalid("file", "the form has too many fields"))
+}
+
+/// A number of seconds after which a file expires.
+pub(crate) fn expiry(seconds: Option<u64>, name: &str) -> Result<u64, Error> {
+    let (min, max) = (EXPIRY_S.start(), EXPIRY_S.end());
+    let expected = || invalid(name, &format!("expected a whole number of seconds, {min} to {max}"));
+    seconds.filter(|seconds| EXPIRY_S.contains(seconds)).ok_or_else(expected)
+}
+
+async fn read_file(
+    store: &Store,
+    limits: &StoreSettings,
+    tenant: &str,
+    stalls: Duration,
+    field: &mut Field<'_>,
+) -> Result<(Upload, String), Error> {
+    let name = field.file_name().unwrap_or("file");
+    let name: String = name.chars().filter(|c| !c.is_control()).take(255).collect();
+    let mut upload = store.upload(tenant).await.map_err(|e| e.of("file"))?;
+    while let Some(part) = read_part(stalls, field).await? {
+        if upload.bytes() + part.len() as u64 > limits.file_bytes_max {
+            return Err(Error::TooLarge(
+                usize::try_from(limits.file_bytes_max).unwrap_or(usize::MAX),
+            ));
+        }
+        upload.write(&part).await.map_err(|e| e.of("file"))?;
+    }
+    Ok((upload, name))
+}
+
+async fn read_text(stalls: Duration, field: &mut Field<'_>) -> Result<String, Error> {
+    let mut text = Vec::new();
+    while let Some(part) = read_part(stalls, field).await? {
+        if text.len() + part.len() > TEXT_BYTES_MAX {
+            return Err(invalid(field.name().unwrap_or_default(), "it is too long"));
+        }
+        text.extend_from_slice(&part);
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+async fn read_part(stalls: Duration, field: &mut Field<'_>) -> Result<Option<Bytes>, Error> {
+    timeout(stalls, field.chunk()).await.map_err(|_| Error::SlowBody)?.map_err(broken)
+}
+
+fn broken(error: multer::Error) -> Error {
+    match error {
+        multer::Error::StreamReadFailed(_) => Error::SlowBody,
+        error => Error::Malformed(ParseError {
+            message: format!("the form cannot be read: {error}"),
+            param: None,
+        }),
+    }
+}
+
+/// The content of a file, or a part of it as it is read.
+async fn download(store: &Store, record: FileRecord) -> Result<Response<Body>, Error> {
+    let opened = tokio::fs::File::open(store.content(&record.id)).await;
+    let mut file = opened.map_err(|error| {
+        tracing::error!(file = record.id, %error, "content of a file cannot be read");
+        Error::StoreUnavailable
+    })?;
+    let _ = file.rewind().await;
+    let blocks = stream::unfold(file, async |mut file| {
+        let mut block = Vec::with_capacity(BLOCK);
+        let read = (&mut file).take(BLOCK as u64).read_to_end(&mut block).await;
+        // The connection breaks after less than was announced, so nobody takes it for the whole.
+        let is_end = !read.is_ok_and(|bytes| bytes > 0);
+        (!is_end).then(|| (Ok::<_, Infallible>(Frame::data(Bytes::from(block))), file))
+    });
+    let body = StreamBody::new(blocks.boxed()).boxed_unsync();
+    let mut response = response::response(body);
+    *response.status_mut() = StatusCode::OK;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(header::CONTENT_LENGTH, record.bytes.into());
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_files_are_told_apart() {
+        for (path, at) in [
+            ("/v1/files", Some(FilePath::All)),
+            ("/v1/files/file-1", Some(FilePath::One("file-1"))),
+            ("/v1/files/file-1/content", Some(FilePath::Content("file-1"))),
+            ("/v1/files/file-1/other", None),
+            ("/v1/filesystem", None),
+        ] {
+            assert_eq!(FilePath::at(path), at, "{path}");
+        }
+    }
+}

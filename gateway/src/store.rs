@@ -1,0 +1,137 @@
+//! What outlives the gateway: files and batches. Records are in SQLite, contents beside it.
+//!
+//! A reply of the store means that the change survives a power failure. While the store fails,
+//! requests that need it are refused, and others are served.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::watch;
+
+mod batches;
+mod contents;
+mod database;
+mod files;
+mod quota;
+
+pub use batches::{Batch, BatchStatus, LineError, Page, Times};
+pub use contents::Upload;
+pub use files::FileRecord;
+pub use quota::{Claim, StorageLimits};
+
+use database::Database;
+use quota::Quota;
+
+use crate::types::error::Error;
+
+/// Why the store did not do what it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreError {
+    /// It cannot be read or written now.
+    Unavailable,
+    /// The tenant has no such record.
+    Unknown,
+    /// A batch that has not ended needs the file.
+    InUse,
+    /// The batch has ended.
+    Finished,
+    /// The tenant has too many batches that have not ended.
+    TooMany(usize),
+    /// There is no room for more bytes of this tenant, or of all.
+    Full,
+}
+
+impl StoreError {
+    /// The error of a request about the record `id`.
+    pub(crate) fn of(self, id: &str) -> Error {
+        let id = || id.chars().take(inference_protocol::ids::ID_BYTES_MAX).collect();
+        match self {
+            Self::Unavailable => Error::StoreUnavailable,
+            Self::Unknown => Error::UnknownRecord(id()),
+            Self::InUse => Error::FileInUse(id()),
+            Self::Finished => Error::BatchFinished(id()),
+            Self::TooMany(max) => Error::TooManyBatches(max),
+            Self::Full => Error::StorageFull,
+        }
+    }
+}
+
+/// The store. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Store(Arc<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    folder: PathBuf,
+    database: Database,
+    quota: Arc<Quota>,
+    /// True once the quota knows what is stored.
+    is_restored: AtomicBool,
+    /// Changes when a batch is created or canceled.
+    changes: watch::Sender<()>,
+}
+
+impl Store {
+    /// A store in a folder, which is created if need be. Failures show when it is used.
+    pub fn new(folder: PathBuf, limits: StorageLimits) -> Self {
+        let database = Database::start(folder.clone());
+        let quota = Arc::new(Quota::new(limits));
+        let (is_restored, changes) = (AtomicBool::new(false), watch::Sender::new(()));
+        Self(Arc::new(Parts { folder, database, quota, is_restored, changes }))
+    }
+
+    /// Applies other limits to what is added from now on.
+    pub(crate) fn configure(&self, limits: StorageLimits) {
+        self.0.quota.configure(limits);
+    }
+
+    /// Its folder.
+    pub(crate) fn folder(&self) -> &PathBuf {
+        &self.0.folder
+    }
+
+    /// Changes when a batch is created or canceled.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.0.changes.subscribe()
+    }
+
+    /// Counts what is stored, and deletes contents without a record, which an earlier run has left.
+    /// Until this has succeeded, nothing can be added.
+    pub(crate) async fn restore(&self) -> Result<(), StoreError> {
+        if self.check_restored().is_ok() {
+            return Ok(());
+        }
+        let stored = self.0.database.run(files::usage).await?;
+        let ids = self.0.database.run(files::ids).await?;
+        contents::remove_others(&self.0.folder, ids).await?;
+        self.0.quota.restore(stored);
+        self.0.is_restored.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn check_restored(&self) -> Result<(), StoreError> {
+        let is_restored = self.0.is_restored.load(Ordering::Acquire);
+        is_restored.then_some(()).ok_or(StoreError::Unavailable)
+    }
+
+    /// Bytes of all files and results.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.quota.bytes()
+    }
+
+    /// False while the last use of the database has failed.
+    pub(crate) fn is_available(&self) -> bool {
+        self.0.database.is_available()
+    }
+
+    /// A claim on room for a tenant's bytes, of which there are none yet.
+    pub(crate) fn claim(&self, tenant: &str) -> Claim {
+        Claim::new(self.0.quota.clone(), tenant)
+    }
+
+    /// Ends the thread of the database after what it has been asked for.
+    pub(crate) async fn close(&self) {
+        self.0.database.close().await;
+    }
+}

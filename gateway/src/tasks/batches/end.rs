@@ -1,0 +1,65 @@
+//! The end of a batch: its results become files.
+
+use std::time::SystemTime;
+
+use inference_protocol::time::unix_seconds;
+
+use crate::server::files::OUTPUT_PURPOSE;
+use crate::store::{Batch, BatchStatus, FileRecord, Store, StoreError, Upload};
+
+/// Results read at a time.
+const PAGE: usize = 64;
+
+/// Writes the output and the error file, and ends the batch with this status.
+pub(super) async fn finish(
+    store: &Store,
+    batch: &Batch,
+    status: BatchStatus,
+) -> Result<Batch, StoreError> {
+    let now = unix_seconds(SystemTime::now());
+    let (mut files, mut ids) = (Vec::new(), [None, None]);
+    for (id, (is_error, name)) in ids.iter_mut().zip([(false, "output"), (true, "error")]) {
+        if let Some(upload) = write(store, batch, is_error).await? {
+            let record = FileRecord {
+                id: upload.id().into(),
+                name: format!("{}_{name}.jsonl", batch.id),
+                purpose: OUTPUT_PURPOSE.into(),
+                bytes: upload.bytes(),
+                created_at: now,
+                expires_at: now + batch.output_age_s,
+            };
+            *id = Some(record.id.clone());
+            files.push((upload, record));
+        }
+    }
+    let change = move |batch: &mut Batch| {
+        [batch.output_file_id, batch.error_file_id] = ids;
+        batch.status = status;
+        let at = match status {
+            BatchStatus::Cancelled => &mut batch.times.cancelled_at,
+            BatchStatus::Expired => &mut batch.times.expired_at,
+            _ => &mut batch.times.completed_at,
+        };
+        *at = Some(now);
+    };
+    store.finish_batch(batch, files, change).await
+}
+
+/// The results as a file; `None` if there are none.
+async fn write(store: &Store, batch: &Batch, is_error: bool) -> Result<Option<Upload>, StoreError> {
+    let (mut upload, mut after) = (None, None);
+    loop {
+        let results = store.results(&batch.id, is_error, after, PAGE).await?;
+        let Some((last, _)) = results.last() else { return Ok(upload) };
+        after = Some(*last);
+        if upload.is_none() {
+            upload = Some(store.upload(&batch.tenant).await?);
+        }
+        for (_, text) in &results {
+            if let Some(upload) = &mut upload {
+                // The results have their room until they are deleted.
+                upload.force(text).await?;
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! One batch, from its input to its output.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use inference_protocol::time::unix_seconds;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, sleep_until};
+
+use super::input::{Input, InputError, Rules};
+use super::line::{Outcome, Runner};
+use super::{Room, end};
+use crate::access::keys::Caller;
+use crate::context::Gateway;
+use crate::store::{Batch, BatchStatus, Claim, LineError, Store, StoreError};
+use crate::types::api::RequestedApi;
+
+/// A running batch.
+pub(super) struct Run {
+    gateway: Gateway,
+    store: Store,
+    room: Arc<Room>,
+    batch: Batch,
+    /// Room for its results.
+    claim: Claim,
+}
+
+/// Why lines are no longer run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stopped {
+    Done,
+    Cancelled,
+    Expired,
+}
+
+/// A line with its number and what became of it.
+type Done = (u64, Outcome);
+
+impl Run {
+    pub(super) fn new(gateway: Gateway, store: Store, room: Arc<Room>, batch: Batch) -> Self {
+        let claim = store.claim(&batch.tenant);
+        Self { gateway, store, room, batch, claim }
+    }
+
+    /// Runs it to its end.
+    pub(super) async fn run(mut self) -> Result<Batch, StoreError> {
+        let input = match self.check().await? {
+            Ok(input) => Arc::new(input),
+            Err(errors) => return self.fail(errors).await,
+        };
+        let total = input.len() as u64;
+        self.update(move |batch, now| {
+            if batch.status == BatchStatus::Validating {
+                (batch.status, batch.total) = (BatchStatus::InProgress, total);
+                batch.times.in_progress_at = Some(now);
+            }
+        })
+        .await?;
+        let stopped = self.lines(&input).await?;
+        let status = match stopped {
+            Stopped::Done => BatchStatus::Completed,
+            Stopped::Cancelled => BatchStatus::Cancelled,
+            Stopped::Expired => BatchStatus::Expired,
+        };
+        if stopped == Stopped::Expired {
+            self.expire_rest(&input).await?;
+        }
+        self.update(move |batch, now| {
+            batch.times.finalizing_at = Some(now);
+            if batch.status == BatchStatus::InProgress {
+                batch.status = BatchStatus::Finalizing;
+            }
+        })
+        .await?;
+        end::finish(&self.store, &self.batch, status).await
+    }
+
+    /// Changes the batch in the store.
+    async fn update(
+        &mut self,
+        change: impl FnOnce(&mut Batch, u64) + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let now = unix_seconds(SystemTime::now());
+        self.batch = self.store.update_batch(&self.batch, move |batch| change(batch, now)).await?;
+        Ok(())
+    }
+
+    /// Reads the input, or what is wrong with it.
+    async fn check(&self) -> Result<Result<Input, Vec<LineError>>, StoreError> {
+        let rules = Rules {
+            endpoint: self.batch.endpoint.clone(),
+            lines_max: self.room.limits.lines_max,
+            line_bytes_max: self.gateway.settings.now().config.limits.body_bytes_max,
+        };
+        let path = self.store.content(&self.batch.input_file_id);
+        let checked = spawn_blocking(move || Input::check(&path, &rules)).await;
+        match checked {
+            Ok(Ok(input)) => Ok(Ok(input)),
+            Ok(Err(InputError::Invalid(errors))) => Ok(Err(errors)),
+            Ok(Err(InputError::Unreadable(std::io::ErrorKind::NotFound))) => {
+                let message = "the input file is gone".into();
+                let (code, param) = ("file_not_found".into(), None);
+                Ok(Err(vec![LineError { code, message, param, line: None }]))
+            }
+            Ok(Err(InputError::Unreadable(error))) => {
+                tracing::error!(batch = self.batch.id, %error, "input of a batch cannot be read");
+                Err(StoreError::Unavailable)
+            }
+            Err(_) => Err(StoreError::Unavailable),
+        }
+    }
+
+    async fn fail(mut self, errors: Vec<LineError>) -> Result<Batch, StoreError> {
+        self.update(move |batch, now| match batch.status {
+            BatchStatus::Cancelling => {
+                (batch.status, batch.times.cancelled_at) = (BatchStatus::Cancelled, Some(now));
+            }
+            _ => {
+                (batch.status, batch.errors) = (BatchStatus::Failed, errors);
+                batch.times.failed_at = Some(now);
+            }
+        })
+        .await?;
+        Ok(self.batch)
+    }
+
+    /// Runs the lines that are not done, until they are or the batch must end.
+    async fn lines(&mut self, input: &Arc<Input>) -> Result<Stopped, StoreError> {
+        let (done, bytes) = self.store.lines_done(&self.batch.id).await?;
+        self.claim.force(bytes);
+        let done: HashSet<u64> = done.into_iter().collect();
+        let mut left = (0..input.len()).filter(|line| !done.contains(&(*line as u64)));
+        let tenant = self.room.of(&self.batch.tenant);
+        let mut changes = self.store.changes();
+        let expires = self.expires();
+        let (mut running, mut next) = (JoinSet::new(), left.next());
+        while next.is_some() || !running.is_empty() {
+            if self.batch.status == BatchStatus::Cancelling {
+                return Ok(Stopped::Cancelled);
+            }
+            let bytes = next.map_or(0, |line| input.bytes(line));
+            tokio::select! {
+                // First what has ended, so that few results wait.
+                biased;
+                Some(ended) = running.join_next() => {
+                    let (line, outcome) = ended.map_err(|_| StoreError::Unavailable)?;
+                    self.record(line, outcome).await?;
+                }
+                () = sleep_until(expires) => return Ok(Stopped::Expired),
+                _ = changes.changed() => {
+                    self.batch = self.store.batch(&self.batch.tenant, &self.batch.id).await?;
+                }
+                permits = permits(&self.room, &tenant, bytes), if next.is_some() => {
+                    if let Some(line) = next {
+                        self.start(&mut running, input, line, permits);
+                    }
+                    next = left.next();
+                }
+            }
+        }
+        match self.batch.status {
+            BatchStatus::Cancelling => Ok(Stopped::Cancelled),
+            _ => Ok(Stopped::Done),
+        }
+    }
+
+    fn expires(&self) -> Instant {
+        let now = unix_seconds(SystemTime::now());
+        Instant::now() + Duration::from_secs(self.batch.times.expires_at.saturating_sub(now))
+    }
+
+    fn start(
+        &self,
+        running: &mut JoinSet<Done>,
+        input: &Arc<Input>,
+        line: usize,
+        permits: Vec<OwnedSemaphorePermit>,
+    ) {
+        let (input, runner) = (input.clone(), self.runner());
+        running.spawn(async move {
+            let _permits = permits;
+            let read = spawn_blocking(move || input.read(line)).await;
+            let outcome = match (read, runner) {
+                (Ok(Ok(read)), Some(runner)) => runner.run(read).await,
+                (Ok(Ok(read)), None) => Outcome::without_response(
+                    &read.custom_id,
+                    "invalid_api_key",
+                    "the API key of the batch was revoked",
+                ),
+                _ => Outcome::without_response("", "line_unreadable", "the line cannot be read"),
+            };
+            (line as u64, outcome)
+        });
+    }
+
+    /// `None` if the tenant's key is gone.
+    fn runner(&self) -> Option<Runner> {
+        let settings = self.gateway.settings.now();
+        let caller = settings.keys.tenants().find(|caller| *caller.tenant == self.batch.tenant)?;
+        Some(Runner {
+            gateway: self.gateway.clone(),
+            caller: Caller::clone(caller).without_rate_limits(),
+            api: RequestedApi::at(&self.batch.endpoint)?,
+            endpoint: self.batch.endpoint.clone(),
+            expires: self.expires(),
+            bytes_max: settings.config.limits.response_bytes_max,
+        })
+    }
+
+    async fn record(&mut self, line: u64, outcome: Outcome) -> Result<(), StoreError> {
+        let outcome = match self.claim.grow(outcome.text.len() as u64) {
+            Ok(()) => outcome,
+            Err(_) => {
+                let id = custom_id(&outcome.text);
+                let why = "there is no room for the response; delete files that you no longer need";
+                let full = Outcome::without_response(&id, "storage_limit_exceeded", why);
+                self.claim.force(full.text.len() as u64);
+                full
+            }
+        };
+        self.gateway.metrics.record_batch_line(outcome.is_error);
+        self.store.record_line(&self.batch.id, line, outcome.is_error, outcome.text).await
+    }
+
+    /// Gives the lines that were not done their error.
+    async fn expire_rest(&mut self, input: &Arc<Input>) -> Result<(), StoreError> {
+        let (done, _) = self.store.lines_done(&self.batch.id).await?;
+        let done: HashSet<u64> = done.into_iter().collect();
+        for line in (0..input.len()).filter(|line| !done.contains(&(*line as u64))) {
+            let input = input.clone();
+            let read = spawn_blocking(move || input.read(line)).await;
+            let id = read.ok().and_then(Result::ok).map(|read| read.custom_id).unwrap_or_default();
+            let why = "this request was not run before the end of the completion window";
+            self.record(line as u64, Outcome::without_response(&id, "batch_expired", why)).await?;
+        }
+        Ok(())
+    }
+}
+
+fn custom_id(text: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        custom_id: String,
+    }
+    serde_json::from_slice(text).map(|Named { custom_id }| custom_id).unwrap_or_default()
+}
+
+/// Waits for room for one more line.
+async fn permits(room: &Room, tenant: &Arc<Semaphore>, bytes: usize) -> Vec<OwnedSemaphorePermit> {
+    let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+    let kib = kib.min(super::LINES_KIB_MAX as u32);
+    let mut permits = Vec::with_capacity(3);
+    permits.extend(tenant.clone().acquire_owned().await.ok());
+    permits.extend(room.lines.clone().acquire_owned().await.ok());
+    permits.extend(room.kib.clone().acquire_many_owned(kib).await.ok());
+    permits
+}
