@@ -5,9 +5,8 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 
 mod batches;
 mod contents;
@@ -66,8 +65,8 @@ struct Parts {
     folder: PathBuf,
     database: Database,
     quota: Arc<Quota>,
-    /// True once the quota knows what is stored.
-    is_restored: AtomicBool,
+    /// Set once the quota knows what is stored.
+    restored: OnceCell<()>,
     /// Changes when a batch is created or canceled.
     changes: watch::Sender<()>,
 }
@@ -77,8 +76,8 @@ impl Store {
     pub fn new(folder: PathBuf, limits: StorageLimits) -> Self {
         let database = Database::start(folder.clone());
         let quota = Arc::new(Quota::new(limits));
-        let (is_restored, changes) = (AtomicBool::new(false), watch::Sender::new(()));
-        Self(Arc::new(Parts { folder, database, quota, is_restored, changes }))
+        let (restored, changes) = (OnceCell::new(), watch::Sender::new(()));
+        Self(Arc::new(Parts { folder, database, quota, restored, changes }))
     }
 
     /// Applies other limits to what is added from now on.
@@ -96,23 +95,26 @@ impl Store {
         self.0.changes.subscribe()
     }
 
-    /// Counts what is stored, and deletes contents without a record, which an earlier run has left.
-    /// Until this has succeeded, nothing can be added.
+    /// Once, before anything is added: counts what is stored, and deletes contents without a record,
+    /// which an earlier run has left.
     pub(crate) async fn restore(&self) -> Result<(), StoreError> {
-        if self.check_restored().is_ok() {
-            return Ok(());
-        }
-        let stored = self.0.database.run(files::usage).await?;
-        let ids = self.0.database.run(files::ids).await?;
-        contents::remove_others(&self.0.folder, ids).await?;
-        self.0.quota.restore(stored);
-        self.0.is_restored.store(true, Ordering::Release);
-        Ok(())
+        let restore = async || {
+            let stored = self.0.database.run(files::usage).await?;
+            let ids = self.0.database.run(files::ids).await?;
+            contents::remove_others(&self.0.folder, ids).await?;
+            self.0.quota.restore(stored);
+            Ok(())
+        };
+        self.0.restored.get_or_try_init(restore).await.copied()
     }
 
-    fn check_restored(&self) -> Result<(), StoreError> {
-        let is_restored = self.0.is_restored.load(Ordering::Acquire);
-        is_restored.then_some(()).ok_or(StoreError::Unavailable)
+    /// Writes something, to know whether that works.
+    pub(crate) async fn check(&self, now: u64) -> Result<(), StoreError> {
+        let write = move |connection: &rusqlite::Connection| {
+            connection.execute("INSERT OR REPLACE INTO checks (id, at) VALUES (1, ?)", [now])?;
+            Ok(())
+        };
+        self.0.database.run(write).await
     }
 
     /// Bytes of all files and results.

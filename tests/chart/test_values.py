@@ -36,7 +36,8 @@ def with_absolute_files(value, key=""):
         return {key: with_absolute_files(one, key) for key, one in value.items()}
     if isinstance(value, list):
         return [with_absolute_files(one) for one in value]
-    return f"/files/{value}" if key.endswith(("_file", "_dir")) else value
+    is_path = key.endswith(("_file", "_dir")) or key == "dir"
+    return f"/files/{value}" if is_path else value
 
 
 def leaves(value, path=""):

@@ -115,6 +115,10 @@ nodes:
 
 # Keeps usage, spend and cordons across restarts.
 state_file: state.json
+
+# Keeps files and batches (/v1/files, /v1/batches).
+store:
+  dir: store
 "
     )
 }

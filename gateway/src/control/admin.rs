@@ -68,6 +68,9 @@ fn answer<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, 
         only(request, "GET, HEAD")?;
         let (stored, bytes) = gateway.responses.size();
         gateway.metrics.set_stored(stored, bytes);
+        if let Some(store) = &gateway.store {
+            gateway.metrics.set_store(store.is_available(), store.bytes());
+        }
         let text = gateway.metrics.render(&gateway.dispatcher.cached_snapshot())?;
         let kind = "text/plain; version=0.0.4; charset=utf-8";
         return Ok(response::with_type(StatusCode::OK, kind, text));

@@ -94,7 +94,7 @@ impl Upload {
 impl Store {
     /// Begins a file of a tenant.
     pub(crate) async fn upload(&self, tenant: &str) -> Result<Upload, StoreError> {
-        self.check_restored()?;
+        self.restore().await?;
         let folder = self.0.folder.join(FOLDER);
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(FOLDER_MODE).create(&folder).await.map_err(failed)?;

@@ -102,6 +102,9 @@ struct Opened {
     _lock: File,
 }
 
+/// True if a transaction has changed anything.
+struct Written(bool);
+
 struct Server {
     folder: PathBuf,
     opened: Option<Opened>,
@@ -122,9 +125,8 @@ impl Server {
             }
             let mut replies = Vec::with_capacity(group.len());
             let done = self.commit(&mut group, &mut replies);
-            let is_done = done.is_ok();
-            self.record(done);
-            if is_done {
+            self.record(&done);
+            if done.is_ok() {
                 replies.drain(..).for_each(|reply| reply());
             }
             if stops {
@@ -137,7 +139,7 @@ impl Server {
         &mut self,
         group: &mut VecDeque<Job>,
         replies: &mut Vec<Reply>,
-    ) -> Result<(), String> {
+    ) -> Result<Written, String> {
         let opened = match self.opened.take() {
             Some(opened) => opened,
             None => open(&self.folder)?,
@@ -151,12 +153,17 @@ impl Server {
         committed
     }
 
-    /// Logs when it begins to fail, and when it works again.
-    fn record(&self, done: Result<(), String>) {
-        let was_available = self.is_available.swap(done.is_ok(), Ordering::Relaxed);
+    /// Logs when it begins to fail, and when it works again. Reading works on a full disk, too, so
+    /// only a write shows that it does.
+    fn record(&self, done: &Result<Written, String>) {
+        let was_available = self.is_available.load(Ordering::Relaxed);
+        let is_available = done.as_ref().is_ok_and(|Written(written)| was_available || *written);
+        self.is_available.store(is_available, Ordering::Relaxed);
         let folder = self.folder.display();
         match done {
-            Ok(()) if !was_available => tracing::info!(%folder, "store available again"),
+            Ok(_) if is_available && !was_available => {
+                tracing::info!(%folder, "store available again");
+            }
             Err(why) if was_available => tracing::error!(
                 %folder,
                 why,
@@ -172,7 +179,8 @@ fn commit(
     connection: &mut Connection,
     group: &mut VecDeque<Job>,
     replies: &mut Vec<Reply>,
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<Written> {
+    let before = connection.total_changes();
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     while let Some(job) = group.pop_front() {
         transaction.execute_batch("SAVEPOINT job")?;
@@ -183,7 +191,8 @@ fn commit(
         })?;
         replies.push(reply);
     }
-    transaction.commit()
+    transaction.commit()?;
+    Ok(Written(connection.total_changes() != before))
 }
 
 fn open(folder: &Path) -> Result<Opened, String> {
@@ -293,6 +302,8 @@ mod tests {
         assert!(!second.is_available());
         first.close().await;
         assert_eq!(count(&second).await, Ok(1), "it tries again each time");
+        assert!(!second.is_available(), "reading works on a full disk, too");
+        assert_eq!(second.run(insert("b")).await, Ok(1));
         assert!(second.is_available());
         second.close().await;
     }

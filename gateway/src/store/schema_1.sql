@@ -31,3 +31,5 @@ CREATE TABLE results (
 );
 CREATE UNIQUE INDEX results_of_batch ON results (batch, is_error, line);
 CREATE UNIQUE INDEX lines_of_batch ON results (batch, line);
+-- One row, which is written again and again: whether that works.
+CREATE TABLE checks (id INTEGER PRIMARY KEY CHECK (id = 1), at INTEGER NOT NULL);

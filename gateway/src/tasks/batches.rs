@@ -119,6 +119,8 @@ async fn maintain(gateway: &Gateway, store: &Store) {
         .store
         .as_ref()
         .map(|StoreSettings { age_s_max, .. }| *age_s_max);
+    // The database logs what is wrong.
+    let _ = store.check(now).await;
     let restored = store.restore().await;
     let files = match restored {
         Ok(()) => store.expire_files(now).await,
@@ -135,5 +137,4 @@ async fn maintain(gateway: &Gateway, store: &Store) {
             "expired files and batches deleted"
         );
     }
-    gateway.metrics.set_store(store.is_available(), store.bytes());
 }

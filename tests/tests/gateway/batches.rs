@@ -33,13 +33,6 @@ impl Kept {
         let gateway = Gateway::start_with_keys(&keys, &store).await;
         let ada = gateway.client.with_key(Some("key-of-ada"));
         let bob = gateway.client.with_key(Some("key-of-bob"));
-        // Until the gateway has looked at what is stored, nothing can be added.
-        eventually("the store to be open", async || {
-            let files = upload(&bob, "", &[("purpose", "batch")]).await;
-            let id = files.json()["id"].as_str()?.to_string();
-            (delete(&bob, &format!("/v1/files/{id}")).await == 200).then_some(())
-        })
-        .await;
         Self { gateway, ada, bob }
     }
 

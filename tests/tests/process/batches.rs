@@ -2,11 +2,17 @@
 //! once, with the response that an undisturbed node gives.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use fleet_tests::batches::{batch, begun, ended, line, lines_of};
-use fleet_tests::process::{Fleet, Folder, run_command};
-use fleet_tests::{eventually_within, questions, root};
+use fleet_tests::batches::{batch, begun, ended, line, lines_of, upload};
+use fleet_tests::client::Client;
+use fleet_tests::mock_node::{MockNode, healthy};
+use fleet_tests::process::{
+    ADMIN_KEY, Fleet, Folder, JOIN_KEY, Server, binary, metric, run_command,
+};
+use fleet_tests::{chat, eventually, eventually_within, questions, root};
 use rustix::process::Signal;
 
 /// Lines of the batch: `make kills` runs more.
@@ -93,7 +99,7 @@ async fn the_example_in_the_documentation_runs_a_batch_with_the_package_of_opena
     let folder = Folder::new();
     let fleet = Fleet::start(&format!("store: {{dir: '{}'}}\n", folder.path().display())).await;
     let _agent = fleet.join("a", &["--slots", "2"]).await;
-    let mut command = std::process::Command::new(python);
+    let mut command = Command::new(python);
     command.args(["-c", example]);
     command.env("OPENAI_BASE_URL", format!("{}/v1", fleet.url)).env("OPENAI_API_KEY", &fleet.key);
     let ran = tokio::task::block_in_place(|| run_command(command));
@@ -105,4 +111,80 @@ async fn the_example_in_the_documentation_runs_a_batch_with_the_package_of_opena
     );
     assert!(said.contains("capital-0 The capital of France is Paris."), "{said}");
     assert!(said.contains("capital-2 The capital of Kenya is Nairobi."), "{said}");
+}
+
+/// A gateway whose store is on a disk of its own, in a namespace of its own. `None` where that is
+/// not allowed.
+fn gateway_with_small_disk(folder: &Folder, disk: &Path) -> Option<Server> {
+    let works = Command::new("unshare").args(["-rm", "true"]).output();
+    if !works.is_ok_and(|o| o.status.success()) {
+        eprintln!("skipped: a full disk needs unshare and user namespaces");
+        return None;
+    }
+    folder.write("join.key", JOIN_KEY);
+    folder.write("admin.key", ADMIN_KEY);
+    let config = folder.write(
+        "gateway.yaml",
+        format!(
+            "listen: 127.0.0.1:0\nadmin: {{listen: '127.0.0.1:0', key_file: admin.key}}\n\
+             allow_anonymous: true\nnodes: {{join_key_file: join.key}}\nstore: {{dir: '{}'}}\n",
+            disk.join("store").display()
+        ),
+    );
+    let script = "mount -t tmpfs -o size=2m tmpfs \"$1\" && shift && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", script, "sh"]).arg(disk).arg(binary("flotilla-gateway"));
+    command.args(["run", "--config"]).arg(config);
+    Some(Server::spawn(command))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_disk_is_full_batches_wait_and_other_requests_are_served() {
+    let folder = Folder::new();
+    let disk = folder.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let Some(server) = gateway_with_small_disk(&folder, &disk) else { return };
+    let admin = Client::new(server.address(), Some(ADMIN_KEY));
+    let client = Client::new(server.address(), None);
+    let mut node = MockNode::join(client.address(), healthy("a", 1)).await;
+    let lines: String = (0..3).map(|i| line(&format!("id-{i}"), &format!("text {i}"))).collect();
+    let id = begun(&client, &lines).await;
+    let first = node.asked().await;
+    // The disk as the gateway sees it.
+    let seen = format!("/proc/{}/root{}", server.pid().as_raw_nonzero(), disk.display());
+    let filler = Path::new(&seen).join("filler");
+    let full = std::fs::write(&filler, vec![1; 4 << 20]);
+    assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    // Longer than what is left in a page of the log.
+    first.answer(&"long ".repeat(20_000));
+    eventually("the store to fail", async || {
+        (metric(&admin, "gateway_store_available").await == 0.0).then_some(())
+    })
+    .await;
+    let refused = upload(&client, &"x".repeat(100_000), &[("purpose", "batch")]).await;
+    assert_eq!((refused.status, refused.error_code().as_str()), (503, "store_unavailable"));
+    let asking = client.clone();
+    let asking = tokio::spawn(async move { asking.chat(&chat("still here")).await });
+    loop {
+        let asked = node.asked().await;
+        let text = asked.body["messages"][0]["content"].as_str().unwrap().to_string();
+        asked.answer(&text);
+        if text == "still here" {
+            break;
+        }
+    }
+    assert_eq!(asking.await.unwrap().content(), "still here");
+    std::fs::remove_file(filler).unwrap();
+    let ending = tokio::spawn(async move {
+        loop {
+            let asked = node.asked().await;
+            let text = asked.body["messages"][0]["content"].as_str().unwrap().to_string();
+            assert_ne!(text, "text 0", "its response waited for the disk");
+            asked.answer(&text);
+        }
+    });
+    let ended = ended(&client, &id).await;
+    assert_eq!(ended["request_counts"]["completed"], 3, "{ended}");
+    assert_eq!(lines_of(&client, &ended["output_file_id"]).await.len(), 3);
+    ending.abort();
 }

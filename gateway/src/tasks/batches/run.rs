@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use inference_protocol::time::unix_seconds;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::input::{Input, InputError, Rules};
 use super::line::{Outcome, Runner};
@@ -16,6 +16,9 @@ use crate::access::keys::Caller;
 use crate::context::Gateway;
 use crate::store::{Batch, BatchStatus, Claim, LineError, Store, StoreError};
 use crate::types::api::RequestedApi;
+
+/// Pause between attempts to store a result.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A running batch.
 pub(super) struct Run {
@@ -221,7 +224,14 @@ impl Run {
             }
         };
         self.gateway.metrics.record_batch_line(outcome.is_error);
-        self.store.record_line(&self.batch.id, line, outcome.is_error, outcome.text).await
+        let Outcome { is_error, text } = outcome;
+        loop {
+            match self.store.record_line(&self.batch.id, line, is_error, text.clone()).await {
+                // A full disk must not cost what was computed: it waits here, and no more is begun.
+                Err(StoreError::Unavailable) => sleep(STORE_PAUSE).await,
+                recorded => return recorded,
+            }
+        }
     }
 
     /// Gives the lines that were not done their error.
