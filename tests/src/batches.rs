@@ -32,7 +32,7 @@ pub async fn stored(client: &Client, content: &str) -> String {
 
 /// A chat as a line of a batch.
 pub fn line(custom_id: &str, text: &str) -> String {
-    let body = json!({"model": "flotilla-demo", "temperature": 0, "max_tokens": 16,
+    let body = json!({"model": "flotilla-demo", "temperature": 0, "max_tokens": 64,
         "messages": [{"role": "user", "content": text}]});
     let url = "/v1/chat/completions";
     json!({"custom_id": custom_id, "method": "POST", "url": url, "body": body}).to_string() + "\n"
