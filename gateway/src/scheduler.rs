@@ -31,6 +31,7 @@ pub(crate) mod retry_budget;
 pub mod routing;
 pub mod routing_stats;
 mod slot;
+mod spare;
 pub mod usage;
 
 pub use acquire::Acquired;
@@ -76,6 +77,8 @@ pub struct Scheduler<L> {
     next_ticket: TicketId,
     /// Seed for breaking ties; incremented per pick.
     seed: u64,
+    /// When the last request came that is not of class batch.
+    others_at: Option<Duration>,
 }
 
 impl<L> Scheduler<L> {
@@ -94,6 +97,7 @@ impl<L> Scheduler<L> {
             all_skipped: None,
             next_ticket: 0,
             seed: 0,
+            others_at: None,
         }
     }
 

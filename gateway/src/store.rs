@@ -95,8 +95,8 @@ impl Store {
         self.0.changes.subscribe()
     }
 
-    /// Once, before anything is added: counts what is stored, and deletes contents without a record,
-    /// which an earlier run has left.
+    /// Once, before anything is added: counts what is stored, and deletes contents without a
+    /// record, which an earlier run has left.
     pub(crate) async fn restore(&self) -> Result<(), StoreError> {
         let restore = async || {
             let stored = self.0.database.run(files::usage).await?;

@@ -55,6 +55,12 @@ impl Dispatcher {
         self.lock().scheduler.fleet.slots_of(model)
     }
 
+    /// How many slots of a model batches may take now. `None` if nothing serves it.
+    pub(crate) fn spare_slots(&self, model: &str) -> Option<u64> {
+        let now = self.now();
+        self.lock().scheduler.spare_slots(model, now)
+    }
+
     /// Version of the model list; it changes whenever the list does.
     pub(crate) fn models_version(&self) -> u64 {
         self.lock().scheduler.fleet.models_version()

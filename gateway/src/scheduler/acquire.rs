@@ -1,6 +1,7 @@
 //! PURE. Acquires slots: right away if one is free, otherwise through the queue, otherwise on an
 //! external endpoint if the request may go to one.
 
+use crate::types::class::Class;
 use std::time::Duration;
 
 use super::{Binding, Scheduler, SlotRefusal, SlotRequest};
@@ -31,6 +32,9 @@ impl<L> Scheduler<L> {
         deadline: Duration,
         now: Duration,
     ) -> Acquired {
+        if request.class != Class::Batch {
+            self.others_at = Some(now);
+        }
         if let Some(binding) = self.bind_at_once(request, now) {
             return Acquired::Slot(binding);
         }

@@ -22,6 +22,7 @@ mod index;
 mod names;
 mod pick;
 mod queries;
+mod room;
 mod totals;
 
 use crate::types::external::ExternalPolicy;
@@ -34,6 +35,7 @@ pub use external::Terms;
 use index::{Index, ModelEndpoints};
 pub(crate) use names::NodeOrigin;
 pub use pick::RoutingInputs;
+pub(crate) use room::Room;
 pub(crate) use totals::Totals;
 use totals::{Contribution, RunningTotals};
 
@@ -283,12 +285,6 @@ impl<L> Fleet<L> {
     fn endpoints_of(&self, model: &str) -> impl Iterator<Item = (EndpointId, &Endpoint<L>)> {
         let ids = [&self.index, &self.externals].into_iter().filter_map(|index| index.of(model));
         ids.flat_map(ModelEndpoints::all).filter_map(|id| Some((id, self.endpoints.get(&id)?)))
-    }
-
-    /// Slots of all ready endpoints that serve the model.
-    pub(crate) fn slots_of(&self, model: &str) -> u64 {
-        let ready = self.endpoints_of(model).filter(|(_, endpoint)| endpoint.is_ready());
-        ready.map(|(_, endpoint)| u64::from(endpoint.status.slots)).sum()
     }
 
     /// True if all nodes that meet the constraints are ready and have failed the request. Cordoned

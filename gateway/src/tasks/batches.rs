@@ -4,6 +4,7 @@
 //! where this one was killed: lines with a result are not run again.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -17,6 +18,7 @@ use crate::context::Gateway;
 use crate::store::{Batch, Store};
 
 mod end;
+mod gate;
 mod input;
 mod line;
 mod run;
@@ -33,6 +35,8 @@ struct Room {
     lines: Arc<Semaphore>,
     kib: Arc<Semaphore>,
     tenants: Mutex<HashMap<String, Weak<Semaphore>>>,
+    /// Lines that were started and have not asked for a slot yet.
+    starting: Arc<AtomicU64>,
 }
 
 impl Room {
@@ -42,6 +46,7 @@ impl Room {
             lines: Arc::new(Semaphore::new(limits.concurrent_max)),
             kib: Arc::new(Semaphore::new(LINES_KIB_MAX)),
             tenants: Mutex::default(),
+            starting: Arc::default(),
         }
     }
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use fleet_tests::batches::{batch, begun, line};
 use fleet_tests::mock_node::{Asked, MockNode, healthy};
-use fleet_tests::process::{Fleet, metric};
+use fleet_tests::process::{Fleet, Folder, metric};
 use fleet_tests::{chat, eventually, streamed};
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
@@ -58,7 +59,13 @@ async fn passes(time: Duration) {
 /// Two tokens, with marks, as an agent writes them: the gateway learns from them what requests
 /// take.
 async fn answer(asked: Asked) {
+    let is_streamed = asked.body["stream"] == true;
     let stream = asked.stream();
+    if !is_streamed {
+        passes(ANSWER).await;
+        stream.offer(whole()).await;
+        return;
+    }
     passes(FIRST_TOKEN).await;
     if stream.offer(piece(1)).await {
         passes(ANSWER - FIRST_TOKEN).await;
@@ -66,6 +73,15 @@ async fn answer(asked: Asked) {
         Mark::Usage(Usage { prompt: 20, completion: 2, cached: 0 }).write(&mut end);
         stream.offer(end + "data: [DONE]\n\n").await;
     }
+}
+
+fn whole() -> String {
+    let (mut event, usage) = (String::new(), Usage { prompt: 20, completion: 2, cached: 0 });
+    Mark::Tokens { choice: 0, tokens: vec![1, 2] }.write(&mut event);
+    Mark::Usage(usage).write(&mut event);
+    let message = json!({"role": "assistant", "content": "aa"});
+    let said = json!({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
+    format!("{event}data: {said}\n\n")
 }
 
 fn piece(token: u32) -> String {
@@ -138,6 +154,16 @@ fn class(number: usize) -> &'static str {
 
 /// Requests at so many a second, for so long; what became of them.
 async fn arrive(fleet: &Fleet, rate: f64, time: Duration) -> Vec<Outcome> {
+    arrive_as(fleet, rate, time, class).await
+}
+
+/// As [`arrive`], of other classes.
+async fn arrive_as(
+    fleet: &Fleet,
+    rate: f64,
+    time: Duration,
+    class: fn(usize) -> &'static str,
+) -> Vec<Outcome> {
     let mut senders = Vec::new();
     for _ in 0..CONNECTIONS {
         senders.push(connect(fleet).await);
@@ -200,6 +226,17 @@ async fn forecasts_right(fleet: &Fleet) -> f64 {
     right / (right + count("too_long").await + count("too_short").await)
 }
 
+async fn steady_nodes(fleet: &Fleet) -> Vec<JoinHandle<()>> {
+    let mut nodes = Vec::new();
+    for number in 0..NODES {
+        let status = healthy(&format!("n{number}"), SLOTS);
+        let node = MockNode::join(fleet.client.address(), status).await;
+        fleet.wait_for_slots(&format!("n{number}")).await;
+        nodes.push(steady(node));
+    }
+    nodes
+}
+
 fn tell(name: &str, value: f64, aim: &str) {
     let how = "tests/tests/edge/overload.rs: 4 nodes x 8 slots, 200 ms an answer, 10x arrivals";
     eprintln!("{}", json!({"name": name, "value": value, "aim": aim, "how": how}));
@@ -210,13 +247,7 @@ async fn ten_times_too_many_requests_are_answered_or_refused_and_then_it_is_over
     let seconds = std::env::var("FLOTILLA_OVERLOAD").map_or(SECONDS, |s| s.parse().unwrap());
     let time = Duration::from_secs(seconds);
     let fleet = Fleet::start(CONFIG).await;
-    let mut nodes = Vec::new();
-    for number in 0..NODES {
-        let status = healthy(&format!("n{number}"), SLOTS);
-        let node = MockNode::join(fleet.client.address(), status).await;
-        fleet.wait_for_slots(&format!("n{number}")).await;
-        nodes.push(steady(node));
-    }
+    let nodes = steady_nodes(&fleet).await;
     let unloaded = arrive(&fleet, CAPACITY / 4.0, CALM).await;
     assert!(unloaded.iter().all(|o| o.is_whole), "nobody is refused while there are slots");
     let capacity = capacity(&fleet).await;
@@ -262,5 +293,39 @@ async fn ten_times_too_many_requests_are_answered_or_refused_and_then_it_is_over
     assert!(after.iter().all(|o| o.is_whole), "as if nothing had been");
     let ratio = percentile(first_tokens(&after), 0.95) / percentile(first_tokens(&unloaded), 0.95);
     tell("overload_ttft_p95_after_over_before", ratio, "1");
+    nodes.iter().for_each(JoinHandle::abort);
+}
+
+/// Lines of the batch: more than the nodes can answer meanwhile.
+const LINES: usize = 3000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_uses_the_slots_that_interactive_requests_leave() {
+    let seconds = std::env::var("FLOTILLA_OVERLOAD").map_or(SECONDS, |s| s.parse().unwrap());
+    let time = Duration::from_secs(seconds.min(15));
+    let folder = Folder::new();
+    let fleet = Fleet::start(&format!("store: {{dir: '{}'}}\n", folder.path().display())).await;
+    let nodes = steady_nodes(&fleet).await;
+    let (rate, interactive) = (CAPACITY / 4.0, |_| "interactive");
+    let calm = arrive_as(&fleet, rate, time, interactive).await;
+    let capacity = capacity(&fleet).await;
+    let lines: String = (0..LINES).map(|i| line(&format!("{i}"), "Hello?")).collect();
+    let id = begun(&fleet.client, &lines).await;
+    let done = async || {
+        let batch = batch(&fleet.client, &id).await;
+        batch["request_counts"]["completed"].as_u64().unwrap_or_default()
+    };
+    eventually("the batch to run", async || (done().await > 50).then_some(())).await;
+    let (before, begun) = (done().await, Instant::now());
+    let beside = arrive_as(&fleet, rate, time, interactive).await;
+    let (after, took) = (done().await, begun.elapsed().as_secs_f64());
+    assert!(calm.iter().chain(&beside).all(|outcome| outcome.is_whole), "none is refused");
+    assert!(after < LINES as u64, "the batch ended before the measurement: add lines");
+    let share = (after - before) as f64 / took / (capacity - beside.len() as f64 / took);
+    let of = |outcomes: &[Outcome], share| percentile(first_tokens(outcomes), share);
+    tell("batch_interactive_ttft_p50_over_calm", of(&beside, 0.5) / of(&calm, 0.5), "-");
+    tell("batch_interactive_ttft_p95_over_calm", of(&beside, 0.95) / of(&calm, 0.95), "<= 1.1");
+    tell("batch_share_of_remaining_slots", share, ">= 0.95");
+    assert!(share > 0.5, "the batch uses what is left: {share}");
     nodes.iter().for_each(JoinHandle::abort);
 }

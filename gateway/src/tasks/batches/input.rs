@@ -41,9 +41,13 @@ pub(super) struct Line {
 pub(super) struct Input {
     path: PathBuf,
     rules_endpoint: String,
-    /// Offset and length of each line with a request.
-    lines: Vec<(u64, usize)>,
+    /// Offset and length of each line with a request, and which of the models it names.
+    lines: Vec<(u64, usize, usize)>,
+    models: Vec<String>,
 }
+
+/// Models that one batch may name.
+const MODELS_MAX: usize = 100;
 
 #[derive(Deserialize)]
 struct Written<'a> {
@@ -57,6 +61,11 @@ struct Written<'a> {
 #[derive(Deserialize)]
 struct Streamed {
     stream: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    model: String,
 }
 
 /// Why an input cannot be run.
@@ -75,6 +84,7 @@ impl Input {
         let mut reader = BufReader::with_capacity(1 << 18, file);
         let (mut lines, mut errors, mut known) = (Vec::new(), Vec::new(), HashSet::new());
         let (mut offset, mut number, mut text) = (0, 0, Vec::new());
+        let mut models = Vec::new();
         while errors.len() < ERRORS_MAX {
             text.clear();
             let mut limited = (&mut reader).take(rules.line_bytes_max as u64 + 1);
@@ -93,7 +103,19 @@ impl Input {
                 match parse(&text, &rules.endpoint) {
                     // 128 bits of a digest instead of up to 512 bytes for each line.
                     Ok(line) if known.insert(short_digest(&line.custom_id)) => {
-                        lines.push((offset, read));
+                        match place_of(&line.body, &mut models) {
+                            Some(model) => lines.push((offset, read, model)),
+                            None => {
+                                let message = format!("there are more than {MODELS_MAX} models");
+                                errors.push(error(
+                                    "too_many_models",
+                                    message,
+                                    Some("body.model"),
+                                    None,
+                                ));
+                                break;
+                            }
+                        }
                     }
                     Ok(line) => {
                         let message = format!("the custom_id '{}' is not unique", line.custom_id);
@@ -120,7 +142,10 @@ impl Input {
             errors.push(error("empty_file", "there are no lines".into(), None, None));
         }
         match errors.is_empty() {
-            true => Ok(Self { path: path.into(), rules_endpoint: rules.endpoint.clone(), lines }),
+            true => {
+                let endpoint = rules.endpoint.clone();
+                Ok(Self { path: path.into(), rules_endpoint: endpoint, lines, models })
+            }
             false => Err(InputError::Invalid(errors)),
         }
     }
@@ -132,12 +157,18 @@ impl Input {
 
     /// Bytes of a line, the first being 0.
     pub(super) fn bytes(&self, line: usize) -> usize {
-        self.lines.get(line).map_or(0, |(_, bytes)| *bytes)
+        self.lines.get(line).map_or(0, |(_, bytes, _)| *bytes)
+    }
+
+    /// The model that a line names; empty if it names none.
+    pub(super) fn model(&self, line: usize) -> Option<&str> {
+        let (.., model) = self.lines.get(line)?;
+        self.models.get(*model).map(String::as_str)
     }
 
     /// Reads a line again, the first being 0. Blocks.
     pub(super) fn read(&self, line: usize) -> Result<Line, ErrorKind> {
-        let (offset, bytes) = *self.lines.get(line).ok_or(ErrorKind::UnexpectedEof)?;
+        let (offset, bytes, _) = *self.lines.get(line).ok_or(ErrorKind::UnexpectedEof)?;
         let read = || {
             let mut file = File::open(&self.path)?;
             file.seek(SeekFrom::Start(offset))?;
@@ -148,6 +179,17 @@ impl Input {
         let text: Vec<u8> = read().map_err(|e: std::io::Error| e.kind())?;
         parse(&text, &self.rules_endpoint).map_err(|_| ErrorKind::InvalidData)
     }
+}
+
+/// The place of a line's model in the list, where it is added if need be; `None` if that is full.
+fn place_of(body: &str, models: &mut Vec<String>) -> Option<usize> {
+    let named: Option<Named> = serde_json::from_str(body).ok();
+    let model = named.map(|Named { model }| model).unwrap_or_default();
+    let known = models.iter().position(|known| *known == model);
+    known.or_else(|| {
+        models.push(model);
+        (models.len() <= MODELS_MAX).then(|| models.len() - 1)
+    })
 }
 
 fn short_digest(text: &str) -> [u8; 16] {

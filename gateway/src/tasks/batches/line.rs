@@ -1,9 +1,12 @@
 //! One line of a batch: a request of its tenant, repeated until it has a final response.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::poll;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
@@ -12,6 +15,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use super::gate::Starting;
 use super::input::Line;
 use crate::access::keys::Caller;
 use crate::context::Gateway;
@@ -68,11 +72,21 @@ pub(super) struct Runner {
 
 impl Runner {
     /// Asks until there is a final response. The caller stops it when the batch expires.
-    pub(super) async fn run(self, line: Line) -> Outcome {
+    pub(super) async fn run(self, line: Line, starting: Starting) -> Outcome {
         let (mut pause, pause_max) = PAUSES;
+        let mut starting = Some(starting);
         let body = Bytes::from(line.body);
         loop {
-            let response = self.ask(body.clone()).await;
+            let mut asking = pin!(self.ask(body.clone()));
+            // Asked once, it has its slot, or waits for one.
+            let response = match poll!(&mut asking) {
+                Poll::Ready(response) => response,
+                Poll::Pending => {
+                    drop(starting.take());
+                    asking.await
+                }
+            };
+            drop(starting.take());
             let asked_pause = retry_after(&response);
             let (head, body) = response.into_parts();
             #[expect(clippy::disallowed_methods, reason = "it is limited")]

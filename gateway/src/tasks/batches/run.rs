@@ -9,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::gate::{self, Starting};
 use super::input::{Input, InputError, Rules};
 use super::line::{Outcome, Runner};
 use super::{Room, end};
@@ -137,13 +138,15 @@ impl Run {
         let mut left = (0..input.len()).filter(|line| !done.contains(&(*line as u64)));
         let tenant = self.room.of(&self.batch.tenant);
         let mut changes = self.store.changes();
-        let expires = self.expires();
+        let (expires, since) = (self.expires(), Instant::now());
         let (mut running, mut next) = (JoinSet::new(), left.next());
         while next.is_some() || !running.is_empty() {
             if self.batch.status == BatchStatus::Cancelling {
                 return Ok(Stopped::Cancelled);
             }
             let bytes = next.map_or(0, |line| input.bytes(line));
+            let model = next.and_then(|line| input.model(line)).unwrap_or_default();
+            let caller = self.caller();
             tokio::select! {
                 // First what has ended, so that few results wait.
                 biased;
@@ -155,9 +158,14 @@ impl Run {
                 _ = changes.changed() => {
                     self.batch = self.store.batch(&self.batch.tenant, &self.batch.id).await?;
                 }
-                permits = permits(&self.room, &tenant, bytes), if next.is_some() => {
+                (permits, starting) = async {
+                    let permits = permits(&self.room, &tenant, bytes).await;
+                    let room = &self.room.starting;
+                    let gate = gate::wait(&self.gateway, caller.as_ref(), model, room, since);
+                    (permits, gate.await)
+                }, if next.is_some() => {
                     if let Some(line) = next {
-                        self.start(&mut running, input, line, permits);
+                        self.start(&mut running, input, line, (permits, starting));
                     }
                     next = left.next();
                 }
@@ -179,14 +187,14 @@ impl Run {
         running: &mut JoinSet<Done>,
         input: &Arc<Input>,
         line: usize,
-        permits: Vec<OwnedSemaphorePermit>,
+        (permits, starting): (Vec<OwnedSemaphorePermit>, Starting),
     ) {
         let (input, runner) = (input.clone(), self.runner());
         running.spawn(async move {
             let _permits = permits;
             let read = spawn_blocking(move || input.read(line)).await;
             let outcome = match (read, runner) {
-                (Ok(Ok(read)), Some(runner)) => runner.run(read).await,
+                (Ok(Ok(read)), Some(runner)) => runner.run(read, starting).await,
                 (Ok(Ok(read)), None) => Outcome::without_response(
                     &read.custom_id,
                     "invalid_api_key",
@@ -199,12 +207,18 @@ impl Run {
     }
 
     /// `None` if the tenant's key is gone.
+    fn caller(&self) -> Option<Caller> {
+        let settings = self.gateway.settings.now();
+        let caller = settings.keys.tenants().find(|caller| *caller.tenant == self.batch.tenant);
+        caller.cloned()
+    }
+
+    /// `None` if the tenant's key is gone.
     fn runner(&self) -> Option<Runner> {
         let settings = self.gateway.settings.now();
-        let caller = settings.keys.tenants().find(|caller| *caller.tenant == self.batch.tenant)?;
         Some(Runner {
             gateway: self.gateway.clone(),
-            caller: Caller::clone(caller).without_rate_limits(),
+            caller: self.caller()?.without_rate_limits(),
             api: RequestedApi::at(&self.batch.endpoint)?,
             endpoint: self.batch.endpoint.clone(),
             expires: self.expires(),
