@@ -11,6 +11,7 @@ pub(crate) mod batches;
 pub mod connection;
 pub(crate) mod file_limit;
 pub(crate) mod files;
+mod form_source;
 pub mod guards;
 pub(crate) mod listener;
 mod lists;

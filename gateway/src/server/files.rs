@@ -1,11 +1,13 @@
 //! Files, as at OpenAI: `/v1/files` and what is below it.
 
 use std::convert::Infallible;
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use flotilla_listeners::request_body::DISCARD_FIRST_MAX;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use http_body::Frame;
+use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, BodyStream, StreamBody};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
@@ -17,6 +19,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::time::timeout;
 
+use super::form_source::{FormSource, Unread};
 use super::lists::{self, invalid};
 use crate::config::store::StoreSettings;
 use crate::context::Gateway;
@@ -34,6 +37,8 @@ pub(crate) const OUTPUT_PURPOSE: &str = "batch_output";
 const TEXT_BYTES_MAX: usize = 512;
 /// How long an upload may take for each second's worth of [`UPLOAD_BYTES_PER_SECOND`].
 const UPLOAD_BYTES_PER_SECOND: u64 = 64 * 1024;
+/// Bytes of a form beside its file.
+const FORM_BYTES_MAX: u64 = 64 * 1024;
 /// Read at a time for a download.
 const BLOCK: usize = 64 * 1024;
 /// Bounds of `expires_after[seconds]`, as at OpenAI.
@@ -138,14 +143,24 @@ async fn upload(
     let boundary = multer::parse_boundary(kind.unwrap_or_default());
     let expected = "expected multipart/form-data with the fields purpose and file";
     let boundary = boundary.map_err(|_| invalid("content-type", expected))?;
+    let announced = body.size_hint().lower();
+    if announced > limits.file_bytes_max + FORM_BYTES_MAX {
+        return Err(too_large(limits));
+    }
+    let unread = Unread::new();
     let frames = BodyStream::new(body)
         .try_filter_map(async |frame| Ok(frame.into_data().ok()))
-        .map_err(std::io::Error::other);
-    let fields = Multipart::new(frames, boundary);
+        .map_err(io::Error::other);
+    let frames = FormSource::new(frames.boxed(), unread.clone());
+    let mut form = Reading { fields: Multipart::new(frames, boundary), unread, stalls };
     // A client that stalls must not hold a file open.
     let time = stalls + Duration::from_secs(limits.file_bytes_max / UPLOAD_BYTES_PER_SECOND);
-    let form = timeout(time, read_form(store, limits, tenant, stalls, fields));
-    let form = form.await.map_err(|_| Error::SlowBody)??;
+    let read = timeout(time, read_form(store, limits, tenant, &mut form));
+    let read = read.await.unwrap_or(Err(Error::SlowBody));
+    if read.as_ref().is_err_and(|error| !matches!(error, Error::Malformed(_))) {
+        form.discard().await;
+    }
+    let form = read?;
     match form.purpose.as_deref() {
         Some(PURPOSE) => {}
         Some(_) => return Err(invalid("purpose", "this gateway has files only for 'batch'")),
@@ -169,28 +184,68 @@ async fn upload(
     Ok(response::json(to_json(&file.view())))
 }
 
+/// A form that is being read.
+struct Reading {
+    fields: Multipart<'static>,
+    unread: Unread,
+    /// How long a client may send nothing.
+    stalls: Duration,
+}
+
+impl Reading {
+    async fn field(&mut self) -> Result<Option<Field<'static>>, Error> {
+        let next = timeout(self.stalls, self.fields.next_field());
+        next.await.map_err(|_| Error::SlowBody)?.map_err(broken)
+    }
+
+    async fn part(&self, field: &mut Field<'_>) -> Result<Option<Bytes>, Error> {
+        let part = timeout(self.stalls, field.chunk()).await.map_err(|_| Error::SlowBody)?;
+        let part = part.map_err(broken)?;
+        self.unread.record_read(part.as_ref().map_or(0, Bytes::len));
+        Ok(part)
+    }
+
+    async fn text(&self, field: &mut Field<'_>) -> Result<String, Error> {
+        let mut text = Vec::new();
+        while let Some(part) = self.part(field).await? {
+            if text.len() + part.len() > TEXT_BYTES_MAX {
+                return Err(invalid(field.name().unwrap_or_default(), "it is too long"));
+            }
+            text.extend_from_slice(&part);
+        }
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Reads the rest of a refused part for a moment: a client that still sends would see a
+    /// connection reset instead of the response.
+    async fn discard(&mut self) {
+        self.unread.discard();
+        let _ = timeout(DISCARD_FIRST_MAX, self.fields.next_field()).await;
+    }
+}
+
 async fn read_form(
     store: &Store,
     limits: &StoreSettings,
     tenant: &str,
-    stalls: Duration,
-    mut fields: Multipart<'_>,
+    reading: &mut Reading,
 ) -> Result<Form, Error> {
     let mut form = Form::default();
     // The fields of an upload and a few that mean nothing here.
     for _ in 0..16 {
-        let next = timeout(stalls, fields.next_field()).await.map_err(|_| Error::SlowBody)?;
-        let Some(mut field) = next.map_err(broken)? else { return Ok(form) };
+        let Some(mut field) = reading.field().await? else { return Ok(form) };
         let name = field.name().unwrap_or_default().to_string();
         match name.as_str() {
-            "file" => form.file = Some(read_file(store, limits, tenant, stalls, &mut field).await?),
-            "purpose" => form.purpose = Some(read_text(stalls, &mut field).await?),
-            "expires_after[anchor]" => form.anchor = Some(read_text(stalls, &mut field).await?),
+            "file" => {
+                form.file = Some(read_file(store, limits, tenant, reading, &mut field).await?)
+            }
+            "purpose" => form.purpose = Some(reading.text(&mut field).await?),
+            "expires_after[anchor]" => form.anchor = Some(reading.text(&mut field).await?),
             "expires_after[seconds]" => {
-                let seconds = read_text(stalls, &mut field).await?.parse().ok();
+                let seconds = reading.text(&mut field).await?.parse().ok();
                 form.expires_after_s = Some(expiry(seconds, "expires_after[seconds]")?);
             }
-            _ => drop(read_text(stalls, &mut field).await?),
+            _ => drop(reading.text(&mut field).await?),
         }
         if form.anchor.as_deref().is_some_and(|anchor| anchor != "created_at") {
             return Err(invalid("expires_after[anchor]", "expected created_at"));
@@ -206,50 +261,39 @@ pub(crate) fn expiry(seconds: Option<u64>, name: &str) -> Result<u64, Error> {
     seconds.filter(|seconds| EXPIRY_S.contains(seconds)).ok_or_else(expected)
 }
 
+fn too_large(limits: &StoreSettings) -> Error {
+    Error::TooLarge(usize::try_from(limits.file_bytes_max).unwrap_or(usize::MAX))
+}
+
 async fn read_file(
     store: &Store,
     limits: &StoreSettings,
     tenant: &str,
-    stalls: Duration,
+    reading: &Reading,
     field: &mut Field<'_>,
 ) -> Result<(Upload, String), Error> {
     let name = field.file_name().unwrap_or("file");
     let name: String = name.chars().filter(|c| !c.is_control()).take(255).collect();
     let mut upload = store.upload(tenant).await.map_err(|e| e.of("file"))?;
-    while let Some(part) = read_part(stalls, field).await? {
+    while let Some(part) = reading.part(field).await? {
         if upload.bytes() + part.len() as u64 > limits.file_bytes_max {
-            return Err(Error::TooLarge(
-                usize::try_from(limits.file_bytes_max).unwrap_or(usize::MAX),
-            ));
+            return Err(too_large(limits));
         }
         upload.write(&part).await.map_err(|e| e.of("file"))?;
     }
     Ok((upload, name))
 }
 
-async fn read_text(stalls: Duration, field: &mut Field<'_>) -> Result<String, Error> {
-    let mut text = Vec::new();
-    while let Some(part) = read_part(stalls, field).await? {
-        if text.len() + part.len() > TEXT_BYTES_MAX {
-            return Err(invalid(field.name().unwrap_or_default(), "it is too long"));
-        }
-        text.extend_from_slice(&part);
-    }
-    Ok(String::from_utf8_lossy(&text).into_owned())
-}
-
-async fn read_part(stalls: Duration, field: &mut Field<'_>) -> Result<Option<Bytes>, Error> {
-    timeout(stalls, field.chunk()).await.map_err(|_| Error::SlowBody)?.map_err(broken)
-}
-
 fn broken(error: multer::Error) -> Error {
-    match error {
-        multer::Error::StreamReadFailed(_) => Error::SlowBody,
-        error => Error::Malformed(ParseError {
-            message: format!("the form cannot be read: {error}"),
-            param: None,
-        }),
-    }
+    let why = match &error {
+        multer::Error::StreamReadFailed(error) => match error.downcast_ref::<io::Error>() {
+            Some(error) if error.kind() == io::ErrorKind::InvalidData => error.to_string(),
+            _ => return Error::SlowBody,
+        },
+        error => error.to_string(),
+    };
+    let message = format!("the form cannot be read: {why}");
+    Error::Malformed(ParseError { message, param: None })
 }
 
 /// The content of a file, or a part of it as it is read.

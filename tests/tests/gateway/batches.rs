@@ -251,6 +251,9 @@ async fn uploads_are_refused_with_a_reason_and_leave_nothing() {
     assert_eq!((no_form.status, &no_form.json()["error"]["param"]), (400, &json!("content-type")));
     let broken = kept.ada.with_header("content-type", "multipart/form-data; boundary=b");
     assert_eq!(broken.post("/v1/files", "--b\r\nnonsense").await.status, 400);
+    let endless = format!("--b\r\n{}", "x".repeat(3 << 20));
+    let refused = broken.post("/v1/files", endless).await;
+    assert_eq!(refused.status, 413, "it is announced to be too long");
     let first = stored(&kept.ada, &"x".repeat(100)).await;
     let full = upload(&kept.ada, &"x".repeat(51), &batch).await;
     assert_eq!((full.status, full.error_code().as_str()), (413, "storage_limit_exceeded"));
