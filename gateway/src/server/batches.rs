@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::files::expiry;
-use super::lists::{self, invalid};
+use super::lists::{self, RecordPath, invalid};
 use crate::access::keys::Caller;
 use crate::config::store::StoreSettings;
 use crate::context::Gateway;
@@ -23,7 +23,6 @@ use crate::types::error::Error;
 use crate::types::random::random;
 use crate::types::response::{self, Body};
 
-const PATH: &str = "/v1/batches";
 /// Most bytes of a request that creates a batch.
 const CREATE_BYTES_MAX: usize = 64 * 1024;
 const HOUR_S: u64 = 60 * 60;
@@ -41,30 +40,9 @@ pub(crate) const ENDPOINTS: [&str; 6] = [
     "/v1/responses",
 ];
 
-/// A path of batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BatchPath<'a> {
-    /// All batches of a tenant.
-    All,
-    /// One of them.
-    One(&'a str),
-    /// Its end.
-    Cancel(&'a str),
-}
-
-impl<'a> BatchPath<'a> {
-    /// The path, if it is one.
-    pub(crate) fn at(path: &'a str) -> Option<Self> {
-        let below = path.strip_prefix(PATH)?;
-        match below.strip_prefix('/') {
-            None => below.is_empty().then_some(Self::All),
-            Some(below) => match below.split_once('/') {
-                None => Some(Self::One(below)),
-                Some((id, "cancel")) => Some(Self::Cancel(id)),
-                Some(_) => None,
-            },
-        }
-    }
+/// The path of a request for batches.
+pub(crate) fn path(path: &str) -> Option<RecordPath<'_>> {
+    RecordPath::at(path, "/v1/batches", "cancel")
 }
 
 /// Handles a request for batches of the caller's tenant.
@@ -73,11 +51,11 @@ pub(crate) async fn serve(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Error> {
     let path = request.uri().path().to_string();
-    let path = BatchPath::at(&path).ok_or(Error::UnknownPath)?;
+    let path = self::path(&path).ok_or(Error::UnknownPath)?;
     let methods = match path {
-        BatchPath::All => "GET, POST",
-        BatchPath::One(_) => "GET",
-        BatchPath::Cancel(_) => "POST",
+        RecordPath::All => "GET, POST",
+        RecordPath::One(_) => "GET",
+        RecordPath::Below(_) => "POST",
     };
     only(&request, methods)?;
     let settings = gateway.settings.now();
@@ -86,12 +64,12 @@ pub(crate) async fn serve(
     let tenant = &*caller.tenant;
     let now = unix_seconds(SystemTime::now());
     let batch = match path {
-        BatchPath::All if request.method() == Method::POST => {
+        RecordPath::All if request.method() == Method::POST => {
             create(gateway, store, limits, &caller, request).await?
         }
-        BatchPath::All => return list(store, tenant, request.uri().query()).await,
-        BatchPath::One(id) => store.batch(tenant, id).await.map_err(|error| error.of(id))?,
-        BatchPath::Cancel(id) => {
+        RecordPath::All => return list(store, tenant, request.uri().query()).await,
+        RecordPath::One(id) => store.batch(tenant, id).await.map_err(|error| error.of(id))?,
+        RecordPath::Below(id) => {
             store.cancel_batch(tenant, id, now).await.map_err(|error| error.of(id))?
         }
     };

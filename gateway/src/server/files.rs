@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::time::timeout;
 
 use super::form_source::{FormSource, Unread};
-use super::lists::{self, invalid};
+use super::lists::{self, RecordPath, invalid};
 use crate::config::store::StoreSettings;
 use crate::context::Gateway;
 use crate::control::only;
@@ -28,7 +28,11 @@ use crate::store::{FileRecord, Store, StoreError, Upload};
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
-const PATH: &str = "/v1/files";
+/// The path of a request for files.
+pub(crate) fn path(path: &str) -> Option<RecordPath<'_>> {
+    RecordPath::at(path, "/v1/files", "content")
+}
+
 /// What uploaded files are for.
 const PURPOSE: &str = "batch";
 /// Purpose of the files that batches write.
@@ -44,43 +48,17 @@ const BLOCK: usize = 64 * 1024;
 /// Bounds of `expires_after[seconds]`, as at OpenAI.
 pub(crate) const EXPIRY_S: std::ops::RangeInclusive<u64> = 3600..=2_592_000;
 
-/// A path of files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FilePath<'a> {
-    /// All files of a tenant.
-    All,
-    /// One of them.
-    One(&'a str),
-    /// Its content.
-    Content(&'a str),
-}
-
-impl<'a> FilePath<'a> {
-    /// The path, if it is one.
-    pub(crate) fn at(path: &'a str) -> Option<Self> {
-        let below = path.strip_prefix(PATH)?;
-        match below.strip_prefix('/') {
-            None => below.is_empty().then_some(Self::All),
-            Some(below) => match below.split_once('/') {
-                None => Some(Self::One(below)),
-                Some((id, "content")) => Some(Self::Content(id)),
-                Some(_) => None,
-            },
-        }
-    }
-}
-
 /// Handles a request for files of the caller's tenant.
 pub(crate) async fn serve(
     gateway: &Gateway,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Error> {
     let path = request.uri().path().to_string();
-    let path = FilePath::at(&path).ok_or(Error::UnknownPath)?;
+    let path = self::path(&path).ok_or(Error::UnknownPath)?;
     let methods = match path {
-        FilePath::All => "GET, POST",
-        FilePath::One(_) => "GET, DELETE",
-        FilePath::Content(_) => "GET",
+        RecordPath::All => "GET, POST",
+        RecordPath::One(_) => "GET, DELETE",
+        RecordPath::Below(_) => "GET",
     };
     only(&request, methods)?;
     let settings = gateway.settings.now();
@@ -92,21 +70,21 @@ pub(crate) async fn serve(
         move |error: StoreError| error.of(&id)
     };
     match path {
-        FilePath::All if request.method() == Method::POST => {
+        RecordPath::All if request.method() == Method::POST => {
             let _permit = caller.limiter.admit()?;
             let stalls = settings.config.timeouts.body;
             upload(store, limits, tenant, stalls, request).await
         }
-        FilePath::All => list(store, tenant, request.uri().query()).await,
-        FilePath::One(id) if request.method() == Method::DELETE => {
+        RecordPath::All => list(store, tenant, request.uri().query()).await,
+        RecordPath::One(id) if request.method() == Method::DELETE => {
             store.delete_file(tenant, id).await.map_err(found(id))?;
             Ok(response::json(to_json(&json!({"id": id, "object": "file", "deleted": true}))))
         }
-        FilePath::One(id) => {
+        RecordPath::One(id) => {
             let file = store.file(tenant, id).await.map_err(found(id))?;
             Ok(response::json(to_json(&file.view())))
         }
-        FilePath::Content(id) => {
+        RecordPath::Below(id) => {
             let file = store.file(tenant, id).await.map_err(found(id))?;
             download(store, file).await
         }
@@ -318,22 +296,4 @@ async fn download(store: &Store, record: FileRecord) -> Result<Response<Body>, E
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.insert(header::CONTENT_LENGTH, record.bytes.into());
     Ok(response)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_of_files_are_told_apart() {
-        for (path, at) in [
-            ("/v1/files", Some(FilePath::All)),
-            ("/v1/files/file-1", Some(FilePath::One("file-1"))),
-            ("/v1/files/file-1/content", Some(FilePath::Content("file-1"))),
-            ("/v1/files/file-1/other", None),
-            ("/v1/filesystem", None),
-        ] {
-            assert_eq!(FilePath::at(path), at, "{path}");
-        }
-    }
 }

@@ -9,6 +9,31 @@ use crate::store::Page;
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
+/// A path of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RecordPath<'a> {
+    /// All records of a tenant.
+    All,
+    /// The one with this id.
+    One(&'a str),
+    /// What is below the one with this id.
+    Below(&'a str),
+}
+
+impl<'a> RecordPath<'a> {
+    /// The path, if it is `root`, a record there, or `below` of a record.
+    pub(crate) fn at(path: &'a str, root: &str, below: &str) -> Option<Self> {
+        let rest = path.strip_prefix(root)?;
+        let Some(rest) = rest.strip_prefix('/') else {
+            return rest.is_empty().then_some(Self::All);
+        };
+        match rest.split_once('/') {
+            None => Some(Self::One(rest)),
+            Some((id, name)) => (name == below).then_some(Self::Below(id)),
+        }
+    }
+}
+
 /// The value of a parameter in a query string.
 pub(crate) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
     let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
@@ -51,6 +76,19 @@ pub(crate) fn invalid(name: &str, why: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_of_records_are_told_apart() {
+        for (path, at) in [
+            ("/v1/files", Some(RecordPath::All)),
+            ("/v1/files/file-1", Some(RecordPath::One("file-1"))),
+            ("/v1/files/file-1/content", Some(RecordPath::Below("file-1"))),
+            ("/v1/files/file-1/other", None),
+            ("/v1/filesystem", None),
+        ] {
+            assert_eq!(RecordPath::at(path, "/v1/files", "content"), at, "{path}");
+        }
+    }
 
     #[test]
     fn a_query_says_which_records_it_asks_for() {

@@ -10,8 +10,6 @@ use inference_translation::messages::models as anthropic;
 use inference_translation::store::Path;
 use inference_translation::{ClientApi, ollama};
 
-use super::batches::BatchPath;
-use super::files::FilePath;
 use super::models::{self, Listing};
 use super::{batches, files, responses};
 use crate::config::tls::Authority;
@@ -49,8 +47,8 @@ pub(crate) async fn serve(
         }
         "/props" => Err(Error::Method("GET")),
         "/api/show" => models::show(&gateway, request).await,
-        path if FilePath::at(path).is_some() => files::serve(&gateway, request).await,
-        path if BatchPath::at(path).is_some() => batches::serve(&gateway, request).await,
+        path if files::path(path).is_some() => files::serve(&gateway, request).await,
+        path if batches::path(path).is_some() => batches::serve(&gateway, request).await,
         path if let Some(path) = Path::at(path) => responses::serve(&gateway, &request, path),
         _ => look(&gateway, &request),
     };

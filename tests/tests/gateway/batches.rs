@@ -400,7 +400,7 @@ async fn a_slot_stays_free_for_others_who_are_there_and_lines_wait_for_their_mod
     let lines: String = (0..4).map(|i| line(&format!("{i}"), &format!("batch {i}"))).collect();
     let id = begun(&kept.ada, &(lines + &other)).await;
     let running = [node.asked().await, node.asked().await];
-    // The third slot is free: whoever asks gets it at once, and the batch does not.
+    // The batch leaves the third slot free, so a chat gets it at once.
     let asking = kept.ada.clone();
     let chat = tokio::spawn(async move { asking.chat(&fleet_tests::chat("again")).await });
     assert_eq!(echo(&mut node).await, "again");
