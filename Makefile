@@ -213,15 +213,18 @@ MINUTES := 5
 
 ## Kill nodes under load until KILLS (default 100) of the deaths have hit a running response, and until
 ## STREAMS (default 100) streams of all APIs have lost a node. Then kill the gateway five times and nodes
-## twenty times under a batch of LINES (default 10,000). Fails if a client notices one.
+## twenty times under a batch of LINES (default 10,000), and under BACKGROUND (default 1,000) streams of
+## responses in the background. Fails if a client notices one.
 kills: build
 	FLOTILLA_KILLS=$(KILLS) FLOTILLA_STREAMS=$(STREAMS) FLOTILLA_BATCH_LINES=$(LINES) \
 	    FLOTILLA_BATCH_KILLS=5 FLOTILLA_BATCH_NODE_KILLS=4 \
+	    FLOTILLA_BACKGROUND_STREAMS=$(BACKGROUND) FLOTILLA_BACKGROUND_KILLS=5 FLOTILLA_BACKGROUND_NODE_KILLS=4 \
 	    $(CARGO) test $(CHOICE) --test process -- --nocapture --test-threads=1 \
-	    kills:: kill_streams:: batches::each_line
+	    kills:: kill_streams:: batches::each_line background::streams
 KILLS := 100
 STREAMS := 100
 LINES := 10000
+BACKGROUND := 1000
 
 ## Send ten times more requests than the nodes can answer, for OVERLOAD seconds (default 120).
 overload: dist-gateway

@@ -27,6 +27,8 @@ pub(crate) mod accept;
 pub(crate) mod account;
 pub(crate) mod admit;
 pub(crate) mod authenticate;
+pub(crate) mod background;
+pub(crate) mod deferral;
 pub(crate) mod drive;
 pub(crate) mod forward;
 pub(crate) mod route;
@@ -82,6 +84,11 @@ pub(crate) async fn serve(
             record.record_success(200, reply.len());
             Ok(response::json(reply))
         }
+        Ok(Admission::Request(admitted)) if admitted.deferral.is_some() => {
+            let deferred = background::defer(&gateway, &settings, admitted).await;
+            record.record_end(&deferred);
+            deferred
+        }
         Ok(Admission::Request(admitted)) => match split::plan(&gateway, &admitted, &mut record) {
             Some(plan) => split::serve(gateway, settings, admitted, record, plan).await,
             None => {
@@ -106,7 +113,7 @@ pub(crate) async fn serve(
 
 /// Applies the limits of the key. Those that depend only on the head are applied before the body is
 /// read.
-async fn admit(
+pub(crate) async fn admit(
     gateway: &Gateway,
     settings: &Settings,
     mut authenticated: Authenticated,
@@ -128,7 +135,7 @@ async fn admit(
     };
     record.set_class(admitted.class);
     if let Some(user) = admitted.user.filter(|_| !record.has_user()) {
-        enter_user(gateway, &authenticated.caller, user, record)?;
+        enter_user(gateway, &authenticated, user, record)?;
     }
     if gateway.quarantine.contains(&admitted.tenant, &admitted.body) {
         return Err(Error::Quarantined);
@@ -161,26 +168,33 @@ fn enter(
     authenticated: &Authenticated,
     record: &mut Record,
 ) -> Result<(), Error> {
-    let Authenticated { caller, headers, .. } = authenticated;
+    let Authenticated { caller, headers, again, .. } = authenticated;
     if let Some(user) = caller.user_of_head(headers)? {
-        enter_user(gateway, caller, user, record)?;
+        enter_user(gateway, authenticated, user, record)?;
     }
     gateway.dispatcher.check_budget(&caller.tenant, &caller.key.budget)?;
-    record.set_permit(caller.limiter.admit()?);
+    record.set_permit(match again {
+        None => caller.limiter.admit()?,
+        Some(_) => caller.limiter.admit_again()?,
+    });
     Ok(())
 }
 
 /// Claims the limits of a user of the key.
 fn enter_user(
     gateway: &Gateway,
-    caller: &Caller,
+    authenticated: &Authenticated,
     user: UserId,
     record: &mut Record,
 ) -> Result<(), Error> {
+    let Authenticated { caller, again, .. } = authenticated;
     let UserPolicy { budget, users_max, .. } = &caller.key.users;
     record.set_user(user, *users_max);
     gateway.dispatcher.check_user_budget(&caller.tenant, user, budget)?;
-    let entered = caller.users.enter(user);
+    let entered = match again {
+        None => caller.users.enter(user),
+        Some(_) => caller.users.enter_again(user),
+    };
     gateway.metrics.record_users(&caller.tenant, &entered);
     record.set_user_permit(entered.permit?);
     Ok(())

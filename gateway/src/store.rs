@@ -1,4 +1,5 @@
-//! What outlives the gateway: files and batches. Records are in SQLite, contents beside it.
+//! What outlives the gateway: files, batches, and responses in the background. Records are in
+//! SQLite, contents beside it.
 //!
 //! A reply of the store means that the change survives a power failure. While the store fails,
 //! requests that need it are refused, and others are served.
@@ -8,18 +9,23 @@ use std::sync::Arc;
 
 use tokio::sync::{OnceCell, watch};
 
+mod background;
 mod batches;
 mod contents;
 mod database;
 mod files;
+mod live;
 mod quota;
 
+pub use background::{BackgroundResponse, Task};
 pub use batches::{Batch, BatchStatus, LineError, Page, Times};
 pub use contents::Upload;
 pub use files::FileRecord;
 pub use quota::{Claim, StorageLimits};
 
 use database::Database;
+use live::LiveResponses;
+pub(crate) use live::{Live, Read};
 use quota::Quota;
 
 use crate::types::error::Error;
@@ -65,9 +71,10 @@ struct Parts {
     folder: PathBuf,
     database: Database,
     quota: Arc<Quota>,
+    live: LiveResponses,
     /// Set once the quota knows what is stored.
     restored: OnceCell<()>,
-    /// Changes when a batch is created or canceled.
+    /// Changes when a batch or a response in the background is created or canceled.
     changes: watch::Sender<()>,
 }
 
@@ -77,7 +84,8 @@ impl Store {
         let database = Database::start(folder.clone());
         let quota = Arc::new(Quota::new(limits));
         let (restored, changes) = (OnceCell::new(), watch::Sender::new(()));
-        Self(Arc::new(Parts { folder, database, quota, restored, changes }))
+        let live = LiveResponses::default();
+        Self(Arc::new(Parts { folder, database, quota, live, restored, changes }))
     }
 
     /// Applies other limits to what is added from now on.
@@ -90,7 +98,7 @@ impl Store {
         &self.0.folder
     }
 
-    /// Changes when a batch is created or canceled.
+    /// Changes when a batch or a response in the background is created or canceled.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.0.changes.subscribe()
     }
@@ -99,7 +107,8 @@ impl Store {
     /// record, which an earlier run has left.
     pub(crate) async fn restore(&self) -> Result<(), StoreError> {
         let restore = async || {
-            let stored = self.0.database.run(files::usage).await?;
+            let mut stored = self.0.database.run(files::usage).await?;
+            stored.extend(self.0.database.run(background::usage).await?);
             let ids = self.0.database.run(files::ids).await?;
             contents::remove_others(&self.0.folder, ids).await?;
             self.0.quota.restore(stored);
@@ -117,7 +126,7 @@ impl Store {
         self.0.database.run(write).await
     }
 
-    /// Bytes of all files and results.
+    /// Bytes of all files, results and responses.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.quota.bytes()
     }

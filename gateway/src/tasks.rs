@@ -1,12 +1,14 @@
 //! Background tasks that run as long as the gateway. [`crate::app`] starts them.
 
 pub(crate) mod acme;
+pub(crate) mod background;
 pub(crate) mod batches;
 pub(crate) mod external_endpoints;
 pub(crate) mod hourly_cost;
 pub(crate) mod probes;
 pub(crate) mod reconcile;
 pub mod reload;
+mod room;
 pub(crate) mod state_file;
 pub(crate) mod systemd;
 pub(crate) mod trace_export;

@@ -215,7 +215,7 @@ impl Client {
         stream.flush().await.unwrap();
     }
 
-    async fn begin(
+    pub(crate) async fn begin(
         &self,
         method: Method,
         path: &str,

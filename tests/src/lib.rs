@@ -10,6 +10,7 @@ pub mod batches;
 pub mod browser;
 pub mod client;
 pub mod collector;
+pub mod events;
 pub mod file_server;
 pub mod frames;
 pub mod gguf;

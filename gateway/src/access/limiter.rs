@@ -102,12 +102,24 @@ impl Limiter {
     /// # Errors
     /// A limit is reached.
     pub(crate) fn admit(self: &Arc<Self>) -> Result<Permit, Error> {
+        self.enter(true)
+    }
+
+    /// Checks the limit of concurrent requests for one that was counted when it was stored.
+    ///
+    /// # Errors
+    /// The limit is reached.
+    pub(crate) fn admit_again(self: &Arc<Self>) -> Result<Permit, Error> {
+        self.enter(false)
+    }
+
+    fn enter(self: &Arc<Self>, counts: bool) -> Result<Permit, Error> {
         let before = self.running.fetch_add(1, Ordering::Relaxed);
         let permit = Permit { limiter: self.clone(), reserved: 0, places: 1 };
         if self.concurrent_max.is_some_and(|max| before >= max) {
             return Err(self.refusal(RateLimit::Concurrent, Duration::from_secs(1)));
         }
-        if let Some(bucket) = &self.requests {
+        if let Some(bucket) = self.requests.as_ref().filter(|_| counts) {
             bucket.take(1).map_err(|wait| self.refusal(RateLimit::Requests, wait))?;
         }
         Ok(permit)

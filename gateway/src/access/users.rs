@@ -94,14 +94,21 @@ impl UserPolicy {
         if self.source != UserSource::Header {
             return Ok(None);
         }
-        let names = self.header.as_ref().map_or(&HEADERS[..], std::slice::from_ref);
-        let mut sent = names.iter().filter_map(|name| Some((name, headers.get(name)?.as_bytes())));
+        let mut sent = self
+            .header_names()
+            .iter()
+            .filter_map(|name| Some((name, headers.get(name)?.as_bytes())));
         match sent.find(|(_, id)| !id.is_empty()) {
             Some((name, id)) if id.len() > ID_BYTES_MAX => {
                 Err(Error::Header(name.clone(), format!("at most {ID_BYTES_MAX} bytes")))
             }
             sent => Ok(Some(UserId::new(key, sent.map_or(b"", |(_, id)| id)))),
         }
+    }
+
+    /// Headers that may name the user.
+    pub(crate) fn header_names(&self) -> &[HeaderName] {
+        self.header.as_ref().map_or(&HEADERS[..], std::slice::from_ref)
     }
 
     /// The user by the body of a request, likewise.
@@ -173,6 +180,19 @@ impl Users {
 
     /// Checks the limits of a user that do not depend on the size of the request.
     pub(crate) fn enter(&self, user: UserId) -> Entered {
+        self.enter_with(user, Limiter::admit)
+    }
+
+    /// The same for a request that was counted when it was stored.
+    pub(crate) fn enter_again(&self, user: UserId) -> Entered {
+        self.enter_with(user, Limiter::admit_again)
+    }
+
+    fn enter_with(
+        &self,
+        user: UserId,
+        admit: impl FnOnce(&Arc<Limiter>) -> Result<Permit, Error>,
+    ) -> Entered {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = !table.users.contains_key(&user);
         let has_evicted =
@@ -185,7 +205,7 @@ impl Users {
         let limiter = table.touch(user, &self.policy.limits);
         let tracked = table.users.len();
         drop(table);
-        Entered { permit: limiter.admit(), tracked, has_evicted }
+        Entered { permit: admit(&limiter), tracked, has_evicted }
     }
 }
 

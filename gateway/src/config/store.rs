@@ -1,4 +1,4 @@
-//! Checks `store`: where files and batches are kept, and their limits.
+//! Checks `store`: where files, batches and responses in the background are kept, and their limits.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::files::Files;
 use super::section::{Problems, Section};
 use crate::store::StorageLimits;
 
-/// Where files and batches are kept, and their limits.
+/// Where files, batches and responses in the background are kept, and their limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreSettings {
     /// The folder.
@@ -15,10 +15,23 @@ pub struct StoreSettings {
     pub storage: StorageLimits,
     /// Bytes of one uploaded file.
     pub file_bytes_max: u64,
-    /// Age at which files and batches that have ended are deleted, in seconds.
+    /// Age at which files, and batches and responses that have ended, are deleted, in seconds.
     pub age_s_max: u64,
     /// Batches and their lines.
     pub batches: BatchLimits,
+    /// Responses in the background.
+    pub background: BackgroundLimits,
+}
+
+/// Limits of responses in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackgroundLimits {
+    /// Those of a tenant that have not ended.
+    pub per_tenant_max: usize,
+    /// Those of all tenants that run or wait in the queue.
+    pub concurrent_max: usize,
+    /// Those of one tenant that run or wait in the queue.
+    pub tenant_concurrent_max: usize,
 }
 
 /// Limits of batches.
@@ -60,6 +73,11 @@ pub(super) fn read(
         concurrent_max: number("lines_concurrent_max", 512, 100_000) as usize,
         tenant_concurrent_max: number("lines_concurrent_per_tenant_max", 256, 100_000) as usize,
     };
+    let background = BackgroundLimits {
+        per_tenant_max: number("background_per_tenant_max", 1000, 1_000_000) as usize,
+        concurrent_max: number("background_concurrent_max", 256, 100_000) as usize,
+        tenant_concurrent_max: number("background_concurrent_per_tenant_max", 64, 100_000) as usize,
+    };
     section.finish(problems);
     Some(StoreSettings {
         dir: dir?,
@@ -67,5 +85,6 @@ pub(super) fn read(
         file_bytes_max,
         age_s_max: age_days * DAY_S,
         batches,
+        background,
     })
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hyper::Response;
 use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 use prometheus::local::LocalHistogram;
@@ -24,6 +25,7 @@ use crate::types::api::RequestedApi;
 use crate::types::class::Class;
 use crate::types::error::Error;
 use crate::types::request_context::RequestContext;
+use crate::types::response::Body;
 use crate::types::user::UserId;
 
 mod outcome;
@@ -73,6 +75,8 @@ pub(crate) struct Record {
     used: Tokens,
     /// The trace and its destination, if the request is traced.
     trace: Option<Box<(Trace, Spans)>>,
+    /// True if a later request makes the rest of the response, and accounts for all of it.
+    is_continued: bool,
 }
 
 /// Tokens used, as far as the response shows.
@@ -133,6 +137,7 @@ impl Record {
             user_permit: None,
             used: Tokens::default(),
             trace: None,
+            is_continued: false,
         }
     }
 
@@ -301,6 +306,19 @@ impl Record {
         self.outcome = Outcome::of(error);
     }
 
+    /// Records how a request ended that needed no endpoint.
+    pub(crate) fn record_end(&mut self, end: &Result<Response<Body>, Error>) {
+        match end {
+            Ok(response) => self.record_success(response.status().as_u16(), 0),
+            Err(error) => self.record_failure(error),
+        }
+    }
+
+    /// Leaves the usage to a later request, which makes the rest of the response.
+    pub(crate) fn leave_to_next(&mut self) {
+        self.is_continued = true;
+    }
+
     /// Adds response bytes sent to the client.
     pub(crate) fn add_bytes(&mut self, bytes: usize) {
         self.bytes += bytes;
@@ -347,7 +365,7 @@ impl Record {
     /// request was too large or took too long, has used its prompt. If a node failed or refused the
     /// request before the first token, the client has used nothing.
     fn used_at_nodes(&self) -> Option<Usage> {
-        if self.terms.is_some() || self.node.is_none() {
+        if self.terms.is_some() || self.node.is_none() || self.is_continued {
             return None;
         }
         let Tokens { reported, generated } = self.used;

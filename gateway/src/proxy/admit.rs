@@ -16,6 +16,7 @@ use inference_translation::{llama_server, ollama};
 use tokio::time::Instant;
 
 use super::authenticate::Authenticated;
+use super::deferral::{self, Again, Checkpoint, Deferral};
 use super::translation::{self, Sources, Translated, Translation};
 use crate::access::keys::Caller;
 use crate::access::responses::Reader;
@@ -73,6 +74,10 @@ pub(crate) struct Admitted {
     pub external: ExternalPolicy,
     /// When the request must have a slot.
     pub deadline: Instant,
+    /// Set if the response is to be made in the background.
+    pub deferral: Option<Box<Deferral>>,
+    /// What was made of the response before.
+    pub checkpoint: Option<Checkpoint>,
     /// True if the client wants a stream.
     pub is_streamed: bool,
     /// For a part of a list: how many entries of the client's list come before it.
@@ -118,6 +123,8 @@ impl Admitted {
             tells_tier: self.tells_tier,
             external: self.external,
             deadline,
+            deferral: None,
+            checkpoint: None,
             is_streamed: false,
             entries_before: u32::try_from(entries.start).ok(),
             size: Size::new(body.len(), Some(0), 1),
@@ -140,7 +147,7 @@ pub(crate) enum Admission {
 /// Class header of requests and responses. It overrides `service_tier`.
 pub(crate) const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
 /// Request header: milliseconds within which the request must get a slot.
-const DEADLINE: HeaderName = HeaderName::from_static("x-flotilla-deadline-ms");
+pub(crate) const DEADLINE: HeaderName = HeaderName::from_static("x-flotilla-deadline-ms");
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// The fingerprint of a body, which is that of its key's group if it has one.
@@ -161,7 +168,8 @@ pub(crate) async fn admit(
 ) -> Result<Admission, Error> {
     let dispatcher = &gateway.dispatcher;
     let (limits, timeouts) = (&config.limits, &config.timeouts);
-    let Authenticated { context, api, query_model, caller, arrived, headers, body } = authenticated;
+    let Authenticated { context, api, query_model, caller, arrived, headers, body, again } =
+        authenticated;
     let wanted = wanted_class(headers)?;
     let patience = deadline(headers)?;
     // The body may ask for any class that the key allows, unless the header has set one.
@@ -170,22 +178,40 @@ pub(crate) async fn admit(
     let bounds = BodyLimits { bytes_max: limits.body_bytes_max, time_max: timeouts.body };
     let body = read_body(headers, body, bounds, &mut reading).await?;
     let written = body.clone();
-    let sources = Sources {
-        stored: &|id| gateway.responses.get(&caller.tenant, reader(caller, headers, &written)?, id),
-        only_model: &|| dispatcher.only_model(|model| caller.allows(model)),
-    };
     let body = match *api {
         RequestedApi::PROPS => props_body(query_model.take(), caller, dispatcher),
         _ => body,
     };
-    let (body, translation) =
-        match translation::translate(*api, body, limits.body_bytes_max, *arrived, &sources)? {
-            Translated::Request(body, translation) => (body, translation),
-            Translated::Reply(named, reply) => {
-                check_served(caller, &named.unwrap_or_default(), dispatcher)?;
-                return Ok(Admission::Reply(reply));
-            }
+    let translate = |body| {
+        let stored = |id: &str| {
+            let known = again.as_ref().and_then(|again| again.previous(id));
+            let get = |reader| gateway.responses.get(&caller.tenant, reader, id);
+            known.or_else(|| get(reader(caller, headers, &written)?))
         };
+        let only_model = || dispatcher.only_model(|model| caller.allows(model));
+        let origin = again.as_ref().map(|again| again.origin);
+        let sources = Sources { origin, stored: &stored, only_model: &only_model };
+        translation::translate(*api, body, limits.body_bytes_max, *arrived, &sources)
+    };
+    let translated = match translate(body.clone()) {
+        Err(error) if deferral::remember_previous(gateway, caller, &error, &written).await? => {
+            translate(body)?
+        }
+        translated => translated?,
+    };
+    let (body, translation) = match translated {
+        Translated::Request(body, translation) => (body, translation),
+        Translated::Reply(named, reply) => {
+            check_served(caller, &named.unwrap_or_default(), dispatcher)?;
+            return Ok(Admission::Reply(reply));
+        }
+    };
+    let class = [CLASS];
+    let names = caller.key.users.header_names().iter().chain(&class);
+    let deferral = Deferral::of(translation.as_ref(), written, headers, names).map(Box::new);
+    if deferral.is_some() && gateway.store.is_none() {
+        return Err(Error::StoreOff);
+    }
     reading.grow_to(body.len(), limits.body_bytes_max)?;
     let api = api.served_by();
     let routed: RoutingFields = openai::parse(&body)?;
@@ -212,7 +238,7 @@ pub(crate) async fn admit(
     Ok(Admission::Request(Admitted {
         context: context.clone(),
         api,
-        origin: None,
+        origin: again.as_ref().and_then(Again::model),
         translation,
         is_alias: model.is_some() || known != named,
         model: model.unwrap_or_else(|| known.into()),
@@ -227,6 +253,8 @@ pub(crate) async fn admit(
         tells_tier: routed.service_tier.is_some(),
         external: if api.is_text_query() { ExternalPolicy::Never } else { caller.key.external },
         deadline: (*arrived + patience).into(),
+        deferral,
+        checkpoint: again.as_ref().map(|again| again.checkpoint.clone()),
         is_streamed,
         entries_before: None,
         size,

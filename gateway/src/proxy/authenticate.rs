@@ -6,6 +6,7 @@ use std::time::Instant;
 use hyper::header::HeaderMap;
 
 use super::accept::Received;
+use super::deferral::Again;
 use crate::access::keys::{Caller, Keys};
 use crate::types::api::RequestedApi;
 use crate::types::error::Error;
@@ -29,6 +30,8 @@ pub(crate) struct Authenticated {
     pub headers: HeaderMap,
     /// The unread body.
     pub body: RequestBody,
+    /// Set if the response was begun before.
+    pub again: Option<Again>,
 }
 
 /// Finds the caller by the API key, unless it is `known` already. On an error, `leave` gets the
@@ -43,7 +46,8 @@ pub(crate) fn authenticate(
     let Received { context, api, query_model, arrived, headers, body } = received;
     match caller {
         Ok(caller) => {
-            Ok(Authenticated { context, api, query_model, caller, arrived, headers, body })
+            let again = None;
+            Ok(Authenticated { context, api, query_model, caller, arrived, headers, body, again })
         }
         Err(error) => {
             leave(headers, body);

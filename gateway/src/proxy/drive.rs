@@ -20,6 +20,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::account::Record;
 use super::admit::Admitted;
+use super::deferral::Checkpoint;
 use super::forward::Whole;
 use super::route::{self, Routed, Routing};
 use super::translation::Translation;
@@ -59,6 +60,8 @@ pub(crate) struct Drive {
     /// The tenant's charge in the queue, to be corrected by actual usage.
     charge: Option<ChargeGuard>,
     record: Record,
+    /// A response in the background, once it is complete, with the turns before it.
+    conversation: Option<Vec<u8>>,
 }
 
 /// The next output for the client.
@@ -116,6 +119,7 @@ impl Drive {
             ready: VecDeque::with_capacity(1),
             charge: None,
             record,
+            conversation: None,
         }
     }
 
@@ -149,6 +153,19 @@ impl Drive {
         self.admitted.context.id().as_str()
     }
 
+    /// What another gateway process needs to continue a response in the background.
+    pub(crate) fn checkpoint(&self) -> Checkpoint {
+        let lease = self.exchanges.first().map(|exchange| &exchange.lease);
+        let node = lease.filter(|lease| lease.terms().is_none());
+        let model = node.map(|lease| lease.model()).or(self.admitted.origin.as_ref());
+        Checkpoint::new(self.attempts.resume(), self.attempts.is_resumable(), model)
+    }
+
+    /// Takes a response in the background that is complete, with the turns before it, as JSON.
+    pub(crate) fn take_conversation(&mut self) -> Option<Vec<u8>> {
+        self.conversation.take()
+    }
+
     /// True once the response is complete.
     pub(crate) fn is_complete(&self) -> bool {
         self.attempts.is_complete()
@@ -180,6 +197,9 @@ impl Drive {
             self.record.record_success(200, 0);
         }
         if let Some(stored) = self.translation.as_mut().and_then(Translation::stored) {
+            if self.admitted.deferral.is_some() {
+                self.conversation = stored.to_json();
+            }
             self.gateway.responses.insert(&self.admitted.tenant, self.admitted.user, stored);
         }
         next
@@ -434,12 +454,14 @@ impl Drop for Drive {
 
 /// The resume state that the first node receives.
 fn first(admitted: &Admitted) -> Resume {
+    let new = || Resume::new(random(), unix_seconds(SystemTime::now()));
+    let known = admitted.checkpoint.as_ref().map(|checkpoint| checkpoint.resume.clone());
     Resume {
         model: admitted.is_alias.then(|| admitted.model.clone()),
         tokens_max: admitted.tokens_max,
         service_tier: admitted.tells_tier.then(|| admitted.class.service_tier().into()),
         entries_before: admitted.entries_before,
-        ..Resume::new(random(), unix_seconds(SystemTime::now()))
+        ..known.unwrap_or_else(new)
     }
 }
 

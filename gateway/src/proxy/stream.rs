@@ -29,7 +29,7 @@ const ENDPOINT: HeaderName = HeaderName::from_static("x-flotilla-endpoint");
 
 /// Comment sent while the response has not begun. It keeps the client and any proxies in between
 /// connected.
-const COMMENT: &str = ": waiting\n\n";
+pub(crate) const COMMENT: &str = ": waiting\n\n";
 
 /// Returns the response once it begins or, if it is not streamed, once it is complete. A stream
 /// that does not begin soon gets its head anyway, followed by comments.

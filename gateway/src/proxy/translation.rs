@@ -9,7 +9,7 @@ use inference_protocol::openai::{ErrorBody, ErrorDetail, RawObject};
 use inference_protocol::time::unix_seconds;
 use inference_translation::store::Stored;
 use inference_translation::{
-    ClientApi, Lookup, Origin, ResponseWriter, StreamFormat, Unreadable, rerank,
+    Background, ClientApi, Lookup, Origin, ResponseWriter, StreamFormat, Unreadable, rerank,
 };
 use serde_json::Value;
 
@@ -25,6 +25,10 @@ pub(crate) struct Translation {
     writer: ResponseWriter,
     /// When the request arrived.
     arrived: Instant,
+    /// Where ids and times of the response come from.
+    pub origin: Origin,
+    /// Set if the response is to be made in the background.
+    pub background: Option<Background>,
 }
 
 /// What becomes of a request.
@@ -38,6 +42,8 @@ pub(crate) enum Translated {
 
 /// What a translation needs to know.
 pub(crate) struct Sources<'a> {
+    /// The origin of a response that is made again.
+    pub origin: Option<Origin>,
     /// Finds stored responses.
     pub stored: Lookup<'a>,
     /// The model of a fleet that serves only one.
@@ -64,7 +70,8 @@ pub(crate) fn translate(
             return Ok(Translated::Request(body, None));
         }
     };
-    let origin = Origin { random: random(), now: unix_seconds(SystemTime::now()) };
+    let new = || Origin { random: random(), now: unix_seconds(SystemTime::now()) };
+    let origin = sources.origin.unwrap_or_else(new);
     let translated = inference_translation::translate(api, &body, origin, sources.stored);
     let translated = match translated.map_err(Error::Invalid)? {
         inference_translation::Translation::Request(translated) => translated,
@@ -80,7 +87,8 @@ pub(crate) fn translate(
     if body.len() > bytes_max {
         return Err(Error::TooLarge(bytes_max));
     }
-    let translation = Translation { api, writer: translated.writer, arrived };
+    let (writer, background) = (translated.writer, translated.background);
+    let translation = Translation { api, writer, arrived, origin, background };
     Ok(Translated::Request(body, Some(translation)))
 }
 
@@ -125,6 +133,11 @@ impl Translation {
     pub(crate) fn whole(&mut self, response: &[u8]) -> Result<Bytes, Error> {
         self.writer.set_elapsed(self.arrived.elapsed());
         self.writer.whole(response).map(Bytes::from).map_err(|Unreadable| UNREADABLE)
+    }
+
+    /// Begins a response in the background: its first events, and the response as it is then.
+    pub(crate) fn enqueue(&mut self) -> Option<(Bytes, Stored)> {
+        self.writer.enqueue().map(|(events, stored)| (events.into(), stored))
     }
 
     /// What to store of the response, once it has ended.

@@ -143,6 +143,11 @@ impl Attempts {
         self.progress.resume()
     }
 
+    /// True if another node could continue everything that was delivered.
+    pub fn is_resumable(&self) -> bool {
+        self.progress.is_resumable()
+    }
+
     /// True once nothing more can happen.
     pub fn is_over(&self) -> bool {
         self.is_over

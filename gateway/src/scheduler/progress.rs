@@ -53,9 +53,10 @@ pub struct Excess;
 
 impl Progress {
     /// Starts a response. `resume` holds its id, its seed, and whatever else a node needs at the
-    /// start.
+    /// start; and its tokens, if another process has begun it.
     pub fn new(resume: Resume) -> Self {
-        Self { resume, ..Self::default() }
+        let tokens = resume.choices.iter().map(|choice| choice.tokens.len()).sum();
+        Self { resume, tokens, ..Self::default() }
     }
 
     /// The resume state for the next node.
@@ -260,6 +261,20 @@ mod tests {
         assert_eq!((resume.seed, resume.is_usage_sent), (0xab, false));
         assert_eq!((progress.tokens(), progress.usage()), (4, None));
         assert!(progress.is_resumable() && !progress.is_complete());
+    }
+
+    #[test]
+    fn a_response_that_another_process_has_begun_has_its_tokens_and_none_of_its_events() {
+        let known = ResumedChoice { tokens: vec![5, 6], events: 0, bytes: 0 };
+        let mut progress = Progress::new(Resume { choices: vec![known], ..Resume::default() });
+        assert_eq!((progress.tokens(), progress.choices()), (2, 1));
+        assert_eq!(
+            read(&mut progress, ": t 0\ndata: a\n\n: t 0 7\ndata: b\n\n"),
+            "data: a\n\ndata: b\n\n"
+        );
+        assert_eq!(progress.resume().choices[0].tokens, [5, 6, 7]);
+        assert_eq!((progress.tokens(), progress.resume().choices[0].events), (3, 2));
+        assert!(progress.is_resumable());
     }
 
     #[test]

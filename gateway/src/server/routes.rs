@@ -49,7 +49,7 @@ pub(crate) async fn serve(
         "/api/show" => models::show(&gateway, request).await,
         path if files::path(path).is_some() => files::serve(&gateway, request).await,
         path if batches::path(path).is_some() => batches::serve(&gateway, request).await,
-        path if let Some(path) = Path::at(path) => responses::serve(&gateway, &request, path),
+        path if let Some(path) = Path::at(path) => responses::serve(&gateway, &request, path).await,
         _ => look(&gateway, &request),
     };
     answered.unwrap_or_else(|error| response::error_for(format, &error, context.id().as_str()))

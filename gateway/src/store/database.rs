@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Name of the database in its folder.
 const FILE: &str = "store.sqlite";
 /// The steps from an empty database to the current one. `user_version` counts those that are done.
-const MIGRATIONS: [&str; 1] = [include_str!("schema_1.sql")];
+const MIGRATIONS: [&str; 2] = [include_str!("schema_1.sql"), include_str!("schema_2.sql")];
 /// Files hold what tenants have sent.
 const MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
@@ -167,7 +167,7 @@ impl Server {
             Err(why) if was_available => tracing::error!(
                 %folder,
                 why,
-                "store unavailable: files and batches are refused until it works again"
+                "store unavailable: requests that need it are refused until it works again"
             ),
             _ => {}
         }
@@ -330,6 +330,25 @@ mod tests {
         connection.pragma_update(None, "user_version", 99).unwrap();
         drop(connection);
         let why = open(folder.path()).map(|_| ()).unwrap_err();
-        assert_eq!(why, "it is of version 99, this gateway knows up to 1");
+        assert_eq!(why, "it is of version 99, this gateway knows up to 2");
+    }
+
+    #[tokio::test]
+    async fn a_database_of_an_earlier_version_keeps_its_records() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        let first = Connection::open(&path).unwrap();
+        first.execute_batch(MIGRATIONS[0]).unwrap();
+        first.pragma_update(None, "user_version", 1).unwrap();
+        drop(first);
+        let database = Database::start(folder.path().into());
+        assert_eq!(database.run(insert("a")).await, Ok(1));
+        database.close().await;
+        let later = open(folder.path()).unwrap().connection;
+        let count = |table: &str| -> i64 {
+            let sql = format!("SELECT count(*) FROM {table}");
+            later.query_row(&sql, [], |row| row.get(0)).unwrap()
+        };
+        assert_eq!((count("batches"), count("responses")), (1, 0));
     }
 }

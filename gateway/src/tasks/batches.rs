@@ -4,18 +4,18 @@
 //! where this one was killed: lines with a result are not run again.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use inference_protocol::time::unix_seconds;
-use tokio::sync::Semaphore;
 use tokio::task::{self, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::store::{BatchLimits, StoreSettings};
 use crate::context::Gateway;
-use crate::store::{Batch, Store};
+use crate::store::{Batch, Store, StoreError};
+use crate::tasks::room::Room;
 
 mod end;
 mod gate;
@@ -25,49 +25,24 @@ mod run;
 
 /// How often to look for batches whose task has failed, and for what has expired.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Bytes of all lines that run or wait in the queue, in KiB.
-const LINES_KIB_MAX: usize = 128 * 1024;
 
 /// What limits the lines of all batches.
 #[derive(Debug)]
-struct Room {
-    limits: BatchLimits,
-    lines: Arc<Semaphore>,
-    kib: Arc<Semaphore>,
-    tenants: Mutex<HashMap<String, Weak<Semaphore>>>,
+struct Limits {
+    /// Lines of one batch.
+    lines_max: usize,
+    room: Room,
     /// Lines that were started and have not asked for a slot yet.
     starting: Arc<AtomicU64>,
-}
-
-impl Room {
-    fn new(limits: BatchLimits) -> Self {
-        Self {
-            limits,
-            lines: Arc::new(Semaphore::new(limits.concurrent_max)),
-            kib: Arc::new(Semaphore::new(LINES_KIB_MAX)),
-            tenants: Mutex::default(),
-            starting: Arc::default(),
-        }
-    }
-
-    /// What limits the lines of one tenant.
-    fn of(&self, tenant: &str) -> Arc<Semaphore> {
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        tenants.retain(|_, room| room.strong_count() > 0);
-        let known = tenants.get(tenant).and_then(Weak::upgrade);
-        known.unwrap_or_else(|| {
-            let room = Arc::new(Semaphore::new(self.limits.tenant_concurrent_max));
-            tenants.insert(tenant.into(), Arc::downgrade(&room));
-            room
-        })
-    }
 }
 
 /// Runs batches until the gateway stops.
 pub(crate) async fn run(gateway: Gateway) {
     let settings = gateway.settings.now().config.store.clone();
     let (Some(store), Some(settings)) = (gateway.store.clone(), settings) else { return };
-    let room = Arc::new(Room::new(settings.batches));
+    let BatchLimits { lines_max, concurrent_max, tenant_concurrent_max, .. } = settings.batches;
+    let room = Room::new(concurrent_max, tenant_concurrent_max);
+    let limits = Arc::new(Limits { lines_max, room, starting: Arc::default() });
     let mut running: JoinSet<()> = JoinSet::new();
     let mut known: HashMap<task::Id, String> = HashMap::new();
     let mut ticks = interval(INTERVAL);
@@ -88,7 +63,7 @@ pub(crate) async fn run(gateway: Gateway) {
         for batch in active {
             if !known.values().any(|id| *id == batch.id) {
                 let id = batch.id.clone();
-                let task = one(gateway.clone(), store.clone(), room.clone(), batch);
+                let task = one(gateway.clone(), store.clone(), limits.clone(), batch);
                 known.insert(running.spawn(task).id(), id);
             }
         }
@@ -98,9 +73,9 @@ pub(crate) async fn run(gateway: Gateway) {
 }
 
 /// Runs a batch to its end, or until the store fails; then another task begins at the next tick.
-async fn one(gateway: Gateway, store: Store, room: Arc<Room>, batch: Batch) {
+async fn one(gateway: Gateway, store: Store, limits: Arc<Limits>, batch: Batch) {
     let id = batch.id.clone();
-    let ran = run::Run::new(gateway, store, room, batch).run().await;
+    let ran = run::Run::new(gateway, store, limits, batch).run().await;
     match ran {
         Ok(batch) => tracing::info!(
             batch = batch.id,
@@ -117,29 +92,22 @@ async fn one(gateway: Gateway, store: Store, room: Arc<Room>, batch: Batch) {
 /// Counts what an earlier run has stored, and deletes what has expired.
 async fn maintain(gateway: &Gateway, store: &Store) {
     let now = unix_seconds(SystemTime::now());
-    let age_s = gateway
-        .settings
-        .now()
-        .config
-        .store
-        .as_ref()
-        .map(|StoreSettings { age_s_max, .. }| *age_s_max);
+    let settings = gateway.settings.now();
     // The database logs what is wrong.
     let _ = store.check(now).await;
-    let restored = store.restore().await;
-    let files = match restored {
-        Ok(()) => store.expire_files(now).await,
-        Err(error) => Err(error),
+    let expired = async {
+        store.restore().await?;
+        let files = store.expire_files(now).await?;
+        let Some(StoreSettings { age_s_max, .. }) = settings.config.store else {
+            return Ok([files, 0, 0]);
+        };
+        let before = now.saturating_sub(age_s_max);
+        let (batches, responses) =
+            (store.expire_batches(before).await?, store.expire_responses(before).await?);
+        Ok::<_, StoreError>([files, batches, responses])
     };
-    let batches = match age_s {
-        Some(age_s) => store.expire_batches(now.saturating_sub(age_s)).await,
-        None => Ok(0),
-    };
-    if let (Ok(files @ 1..), _) | (Ok(files), Ok(1..)) = (&files, &batches) {
-        tracing::info!(
-            files,
-            batches = batches.unwrap_or_default(),
-            "expired files and batches deleted"
-        );
+    let Ok([files, batches, responses]) = expired.await else { return };
+    if files + batches + responses > 0 {
+        tracing::info!(files, batches, responses, "expired records deleted");
     }
 }

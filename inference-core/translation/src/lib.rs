@@ -44,6 +44,6 @@ mod writer;
 
 pub use api::Service;
 pub use writer::{
-    ClientApi, Lookup, Origin, ResponseWriter, StreamFormat, Translated, Translation, Unreadable,
-    translate,
+    Background, ClientApi, Lookup, Origin, ResponseWriter, StreamFormat, Translated, Translation,
+    Unreadable, translate,
 };

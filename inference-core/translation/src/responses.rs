@@ -85,7 +85,10 @@ pub const FIELDS: &[Field] = &[
          `grammar`, `chat_template_kwargs` and the other fields of [chat completions](api.md) for sampling and \
          constraints.",
     ),
-    Field::ignored("background", "Only `false`."),
+    Field::honored(
+        "background",
+        "`true` needs a gateway with a `store`: see [Responses in the background](background.md).",
+    ),
     Field::ignored("client_metadata", ""),
     Field::ignored("context_management", ""),
     Field::ignored("max_tool_calls", "It counts calls of tools that OpenAI's servers run."),
@@ -98,10 +101,6 @@ pub const FIELDS: &[Field] = &[
     Field::rejected("conversation", "use previous_response_id, or send the conversation as input"),
     Field::rejected("prompt", "there are no stored prompts; send instructions and input"),
 ];
-
-/// The field that [`FIELDS`] calls ignored, and of which one value is rejected.
-const BACKGROUND: &[Field] =
-    &[Field::rejected("background", "the response is sent on this connection; use stream")];
 
 /// The body of a response to `DELETE /v1/responses/{id}`.
 pub fn deleted(id: &str) -> String {

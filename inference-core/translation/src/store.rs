@@ -15,9 +15,11 @@ pub(crate) mod ids;
 mod page;
 mod path;
 mod resource;
+mod saved;
 
 pub use page::Page;
 pub use path::Path;
+pub use saved::Ended;
 
 /// Bounds of a [`Store`].
 #[derive(Debug, Clone, Copy)]

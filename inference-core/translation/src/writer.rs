@@ -72,6 +72,18 @@ pub struct Translated {
     pub body: Vec<u8>,
     /// Writes the response.
     pub writer: ResponseWriter,
+    /// Set if the response is to be made in the background: the body asks for a stream, and the
+    /// client does not wait for its end.
+    pub background: Option<Background>,
+}
+
+/// How a response is made in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Background {
+    /// True if the client wants its events.
+    pub is_streamed: bool,
+    /// True if its events have logprobs, which only the node that made a token knows.
+    pub has_logprobs: bool,
 }
 
 /// Finds a stored response of the request's tenant by its id.
@@ -94,6 +106,7 @@ pub fn translate(
         let body = load.reply(origin);
         return Ok(Translation::Reply { model: Some(load.model), body });
     }
+    let mut background = None;
     let (body, format): (_, Box<dyn Format>) = match api {
         ClientApi::Messages => {
             let conversation = messages::request::read(fields)?;
@@ -123,6 +136,7 @@ pub fn translate(
         }
         ClientApi::Responses => {
             let (conversation, asked) = responses::request::read(fields, body, lookup)?;
+            background = asked.background;
             let writer = responses::response::Writer::new(asked, origin);
             (chat::body(&conversation), Box::new(writer))
         }
@@ -151,7 +165,7 @@ pub fn translate(
             (body, Box::new(writer))
         }
     };
-    Ok(Translation::Request(Translated { body, writer: ResponseWriter { format } }))
+    Ok(Translation::Request(Translated { body, writer: ResponseWriter { format }, background }))
 }
 
 /// How the response is streamed.
@@ -186,6 +200,10 @@ pub(crate) trait Format: std::fmt::Debug + Send + Sync {
     }
     /// Takes the time since the request arrived.
     fn set_elapsed(&mut self, _elapsed: Duration) {}
+    /// Begins a response in the background: writes its first events, and returns the response.
+    fn enqueue(&mut self, _out: &mut Vec<u8>) -> Option<Stored> {
+        None
+    }
     /// Takes a chunk of a stream.
     fn chunk(&mut self, chunk: &Chunk<'_>, out: &mut Vec<u8>);
     /// Ends a stream.
@@ -226,6 +244,15 @@ impl ResponseWriter {
     /// endpoint reports them.
     pub fn set_elapsed(&mut self, elapsed: Duration) {
         self.format.set_elapsed(elapsed);
+    }
+
+    /// Begins a response in the background: its first events, and the response as it is then, which
+    /// is in no [`crate::store::Store`] before it has ended. To be called before [`Self::events`].
+    /// `None` if the request does not ask for that.
+    pub fn enqueue(&mut self) -> Option<(Vec<u8>, Stored)> {
+        let mut events = Vec::new();
+        let stored = self.format.enqueue(&mut events)?;
+        Some((events, stored))
     }
 
     /// Translates a block of whole events. Comments are left out.

@@ -224,14 +224,18 @@ pub fn add(
         operation["parameters"] = id.clone();
         operation
     };
-    let response = json!({
-        "get": stored("Shows a stored response", "OpenAI's `Response`."),
-        "delete": stored("Deletes a stored response", "`id`, `object`, `deleted`."),
-    });
+    let about = "OpenAI's `Response`; with `stream`, the events of one in the background.";
+    let mut get = stored("Shows a stored response, or streams it", about);
+    let query =
+        |name: &str, kind: &str| json!({"name": name, "in": "query", "schema": {"type": kind}});
+    let parameters = get["parameters"].as_array_mut().unwrap();
+    parameters.extend([query("stream", "boolean"), query("starting_after", "integer")]);
+    let delete = stored("Deletes a stored response", "`id`, `object`, `deleted`.");
+    let response = json!({"get": get, "delete": delete});
     paths.insert("/v1/responses/{id}".into(), response);
     let items = stored("Lists the input of a stored response", "A list of OpenAI's input items.");
     paths.insert("/v1/responses/{id}/input_items".into(), json!({"get": items}));
-    let cancel = stored("Refused: only background responses can be cancelled", "");
+    let cancel = stored("Cancels a response in the background", "OpenAI's `Response`.");
     paths.insert("/v1/responses/{id}/cancel".into(), json!({"post": cancel}));
     add_batches(paths, &asks, &stored, &looks);
 }

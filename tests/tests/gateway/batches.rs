@@ -12,31 +12,42 @@ use serde_json::{Value, json};
 use super::Gateway;
 
 /// Digests of `key-of-ada` and `key-of-bob`.
-const ADA: &str = "5532e44183f47ed1fc146851b96d585c24da5bd5fe31a885cebc357261ed8f7f";
+pub(super) const ADA: &str = "5532e44183f47ed1fc146851b96d585c24da5bd5fe31a885cebc357261ed8f7f";
 const BOB: &str = "808a1d81b5de08d72083995df738947d519d230a20c236003268f0f4b65ee475";
 
 /// A gateway with a store in a folder, and clients of two tenants.
-struct Kept {
-    gateway: Gateway,
-    ada: Client,
-    bob: Client,
+pub(super) struct Kept {
+    pub(super) gateway: Gateway,
+    pub(super) ada: Client,
+    pub(super) bob: Client,
 }
 
 impl Kept {
-    async fn start(folder: &Path, limits: &str) -> Self {
+    pub(super) async fn start(folder: &Path, limits: &str) -> Self {
         Self::start_with(folder, limits, &format!("{{name: ada, sha256: {ADA}}}, ")).await
     }
 
-    async fn start_with(folder: &Path, limits: &str, ada: &str) -> Self {
+    pub(super) async fn start_with(folder: &Path, limits: &str, ada: &str) -> Self {
         let keys = format!("keys: [{ada}{{name: bob, sha256: {BOB}}}]\n");
         let store = format!("store: {{dir: '{}'{limits}}}\n", folder.display());
-        let gateway = Gateway::start_with_keys(&keys, &store).await;
+        Self::configured(&keys, &store).await
+    }
+
+    /// With other sections.
+    pub(super) async fn start_beside(folder: &Path, more: &str) -> Self {
+        let keys = format!("keys: [{{name: ada, sha256: {ADA}}}]\n");
+        let store = format!("store: {{dir: '{}'}}\n{more}", folder.display());
+        Self::configured(&keys, &store).await
+    }
+
+    async fn configured(keys: &str, store: &str) -> Self {
+        let gateway = Gateway::start_with_keys(keys, store).await;
         let ada = gateway.client.with_key(Some("key-of-ada"));
         let bob = gateway.client.with_key(Some("key-of-bob"));
         Self { gateway, ada, bob }
     }
 
-    async fn stop(mut self) {
+    pub(super) async fn stop(mut self) {
         self.gateway.stop.cancel();
         (&mut self.gateway.running).await.unwrap();
     }

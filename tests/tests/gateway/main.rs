@@ -4,6 +4,7 @@
 
 mod affinity;
 mod answers;
+mod background;
 mod batches;
 mod bodies;
 mod budgets;

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stderr, reason = "skipped tests and scores say so")]
 
 mod acme;
+mod background;
 mod bad_input;
 mod batches;
 mod bench;

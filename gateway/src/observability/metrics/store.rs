@@ -1,4 +1,4 @@
-//! Metrics of the store and of batches.
+//! Metrics of the store, of batches, and of responses in the background.
 
 use inference_metrics::MetricsBuilder;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Result};
@@ -15,19 +15,57 @@ pub(super) struct StoreFamilies {
     oldest: IntGauge,
     lines: IntCounterVec,
     retries: IntCounter,
+    responses_active: IntGauge,
+    oldest_response: IntGauge,
+    responses: IntCounterVec,
+    response_retries: IntCounter,
+}
+
+/// How a response in the background ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BackgroundOutcome {
+    /// It is complete.
+    Completed,
+    /// It failed.
+    Failed,
+    /// Its client has canceled it.
+    Canceled,
+}
+
+impl BackgroundOutcome {
+    const ALL: [Self; 3] = [Self::Completed, Self::Failed, Self::Canceled];
+
+    /// Label of metrics and logs.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Canceled => "canceled",
+        }
+    }
 }
 
 impl StoreFamilies {
     pub(super) fn register(builder: &mut MetricsBuilder) -> Result<Self> {
+        let families = Self::build(builder)?;
+        // Alerts need them before the first one.
+        for outcome in BackgroundOutcome::ALL {
+            families.responses.with_label_values(&[outcome.name()]);
+        }
+        Ok(families)
+    }
+
+    fn build(builder: &mut MetricsBuilder) -> Result<Self> {
         Ok(Self {
             is_available: builder.gauge(
                 "gateway_store_available",
-                "1 if the store of files and batches works, 0 while requests that need it are refused. \
+                "1 if the store works, 0 while requests that need it are refused. \
                  0 without store.dir, too.",
             )?,
             bytes: builder.gauge(
                 "gateway_store_bytes",
-                "Bytes of stored files and of results of batches (store.bytes_max).",
+                "Bytes of stored files, results of batches, and responses in the background \
+                 (store.bytes_max).",
             )?,
             active: builder.gauge("gateway_batches_active", "Batches that have not ended.")?,
             oldest: builder.gauge(
@@ -43,6 +81,26 @@ impl StoreFamilies {
             retries: builder.counter(
                 "gateway_batch_line_retries_total",
                 "Requests of batches that failed for a while and are repeated after a pause.",
+            )?,
+            responses_active: builder.gauge(
+                "gateway_background_responses_active",
+                "Responses in the background that have not ended.",
+            )?,
+            oldest_response: builder.gauge(
+                "gateway_background_responses_oldest_timestamp_seconds",
+                "When the oldest response in the background that has not ended was asked for, in \
+                 seconds since 1970; 0 without one.",
+            )?,
+            responses: builder.counters(
+                "gateway_background_responses_total",
+                "Responses in the background that have ended, by outcome: completed, failed, or \
+                 canceled.",
+                &["outcome"],
+            )?,
+            response_retries: builder.counter(
+                "gateway_background_response_retries_total",
+                "Responses in the background that failed for a while and are tried again after a \
+                 pause.",
             )?,
         })
     }
@@ -68,6 +126,24 @@ impl Metrics {
     pub(crate) fn record_batch_line(&self, is_error: bool) {
         let outcome = if is_error { "failed" } else { "completed" };
         self.0.families.store.lines.with_label_values(&[outcome]).inc();
+    }
+
+    /// Sets how many responses in the background have not ended, and when the oldest was asked for,
+    /// in seconds since 1970.
+    pub(crate) fn set_active_responses(&self, count: usize, oldest: u64) {
+        let families = &self.0.families.store;
+        families.responses_active.set(i64::try_from(count).unwrap_or(i64::MAX));
+        families.oldest_response.set(i64::try_from(oldest).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a response in the background that has ended.
+    pub(crate) fn record_response(&self, outcome: BackgroundOutcome) {
+        self.0.families.store.responses.with_label_values(&[outcome.name()]).inc();
+    }
+
+    /// Counts a response in the background that will be tried again.
+    pub(crate) fn record_response_retry(&self) {
+        self.0.families.store.response_retries.inc();
     }
 
     /// Counts a request of a line that will be repeated.

@@ -61,6 +61,7 @@ struct Written<'a> {
 #[derive(Deserialize)]
 struct Streamed {
     stream: Option<bool>,
+    background: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -225,8 +226,12 @@ fn parse(text: &[u8], endpoint: &str) -> Result<Line, Mistake> {
         return Err(("invalid_body", "expected an object".into(), Some("body")));
     }
     let streamed: Option<Streamed> = serde_json::from_str(body.get()).ok();
-    if streamed.is_some_and(|body| body.stream == Some(true)) {
+    if streamed.as_ref().is_some_and(|body| body.stream == Some(true)) {
         return Err(("invalid_body", "batches do not stream".into(), Some("body.stream")));
+    }
+    if streamed.is_some_and(|body| body.background == Some(true)) {
+        let why = "a batch is in the background already".into();
+        return Err(("invalid_body", why, Some("body.background")));
     }
     Ok(Line { custom_id, body: body.get().into() })
 }

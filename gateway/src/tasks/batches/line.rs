@@ -30,8 +30,9 @@ use crate::types::response::Body;
 const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
 const DEADLINE: HeaderName = HeaderName::from_static("x-flotilla-deadline-ms");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The longest deadline that a request may have.
-const DEADLINE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a request waits for an endpoint before it is made again: one whose only node has failed
+/// it waits for another one until then.
+const DEADLINE_MAX: Duration = Duration::from_secs(10 * 60);
 /// Pauses between attempts double from the first to the last.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use inference_protocol::time::unix_seconds;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::gate::{self, Starting};
 use super::input::{Input, InputError, Rules};
 use super::line::{Outcome, Runner};
-use super::{Room, end};
+use super::{Limits, end};
 use crate::access::keys::Caller;
 use crate::context::Gateway;
 use crate::store::{Batch, BatchStatus, Claim, LineError, Store, StoreError};
+use crate::tasks::room::Permits;
 use crate::types::api::RequestedApi;
 
 /// Pause between attempts to store a result.
@@ -25,7 +25,7 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Run {
     gateway: Gateway,
     store: Store,
-    room: Arc<Room>,
+    limits: Arc<Limits>,
     batch: Batch,
     /// Room for its results.
     claim: Claim,
@@ -43,9 +43,9 @@ enum Stopped {
 type Done = (u64, Outcome);
 
 impl Run {
-    pub(super) fn new(gateway: Gateway, store: Store, room: Arc<Room>, batch: Batch) -> Self {
+    pub(super) fn new(gateway: Gateway, store: Store, limits: Arc<Limits>, batch: Batch) -> Self {
         let claim = store.claim(&batch.tenant);
-        Self { gateway, store, room, batch, claim }
+        Self { gateway, store, limits, batch, claim }
     }
 
     /// Runs it to its end.
@@ -95,7 +95,7 @@ impl Run {
     async fn check(&self) -> Result<Result<Input, Vec<LineError>>, StoreError> {
         let rules = Rules {
             endpoint: self.batch.endpoint.clone(),
-            lines_max: self.room.limits.lines_max,
+            lines_max: self.limits.lines_max,
             line_bytes_max: self.gateway.settings.now().config.limits.body_bytes_max,
         };
         let path = self.store.content(&self.batch.input_file_id);
@@ -136,7 +136,7 @@ impl Run {
         self.claim.force(bytes);
         let done: HashSet<u64> = done.into_iter().collect();
         let mut left = (0..input.len()).filter(|line| !done.contains(&(*line as u64)));
-        let tenant = self.room.of(&self.batch.tenant);
+        let tenant = self.limits.room.of(&self.batch.tenant);
         let mut changes = self.store.changes();
         let (expires, since) = (self.expires(), Instant::now());
         let (mut running, mut next) = (JoinSet::new(), left.next());
@@ -159,9 +159,9 @@ impl Run {
                     self.batch = self.store.batch(&self.batch.tenant, &self.batch.id).await?;
                 }
                 (permits, starting) = async {
-                    let permits = permits(&self.room, &tenant, bytes).await;
-                    let room = &self.room.starting;
-                    let gate = gate::wait(&self.gateway, caller.as_ref(), model, room, since);
+                    let permits = self.limits.room.enter(&tenant, bytes).await;
+                    let starting = &self.limits.starting;
+                    let gate = gate::wait(&self.gateway, caller.as_ref(), model, starting, since);
                     (permits, gate.await)
                 }, if next.is_some() => {
                     if let Some(line) = next {
@@ -187,7 +187,7 @@ impl Run {
         running: &mut JoinSet<Done>,
         input: &Arc<Input>,
         line: usize,
-        (permits, starting): (Vec<OwnedSemaphorePermit>, Starting),
+        (permits, starting): (Permits, Starting),
     ) {
         let (input, runner) = (input.clone(), self.runner());
         running.spawn(async move {
@@ -269,15 +269,4 @@ fn custom_id(text: &[u8]) -> String {
         custom_id: String,
     }
     serde_json::from_slice(text).map(|Named { custom_id }| custom_id).unwrap_or_default()
-}
-
-/// Waits for room for one more line.
-async fn permits(room: &Room, tenant: &Arc<Semaphore>, bytes: usize) -> Vec<OwnedSemaphorePermit> {
-    let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-    let kib = kib.min(super::LINES_KIB_MAX as u32);
-    let mut permits = Vec::with_capacity(3);
-    permits.extend(tenant.clone().acquire_owned().await.ok());
-    permits.extend(room.lines.clone().acquire_owned().await.ok());
-    permits.extend(room.kib.clone().acquire_many_owned(kib).await.ok());
-    permits
 }

@@ -71,13 +71,14 @@ impl std::fmt::Display for Error {
             Self::UnknownResponse(id) => {
                 write!(f, "no response with id '{id}' is stored; it may have expired")
             }
-            Self::StoreOff => {
-                write!(f, "this gateway keeps no files and batches: set store.dir in its configuration")
-            }
-            Self::StoreUnavailable => write!(
+            Self::StoreOff => write!(
                 f,
-                "the store of files and batches cannot be used now; nothing was changed; retry later"
+                "this gateway has no store, which files, batches and responses in the background need: \
+                 set store.dir in its configuration"
             ),
+            Self::StoreUnavailable => {
+                write!(f, "the gateway's store cannot be used now; nothing was changed; retry later")
+            }
             Self::UnknownRecord(id) => write!(f, "there is no '{id}'; it may have expired"),
             Self::FileInUse(id) => {
                 write!(f, "'{id}' is the input of a batch that has not ended; cancel the batch first")
@@ -88,9 +89,14 @@ impl std::fmt::Display for Error {
                 "this API key has {max} batches that have not ended, which is the limit; wait for one to \
                  end, or cancel it"
             ),
+            Self::TooManyResponses(max) => write!(
+                f,
+                "this API key has {max} responses in the background that have not ended, which is the \
+                 limit (store.background_per_tenant_max); wait for one to end, or cancel it"
+            ),
             Self::StorageFull => write!(
                 f,
-                "there is no room for this file (store.bytes_per_tenant_max, store.bytes_max); delete \
+                "there is no room for this (store.bytes_per_tenant_max, store.bytes_max); delete \
                  files that you no longer need"
             ),
             Self::ModelForbidden(model) => {

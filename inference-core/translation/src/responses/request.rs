@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 use super::echo::Echo;
 use super::items::History;
 use super::tools::{Offered, Toolbox};
-use super::{BACKGROUND, FIELDS, references};
+use super::{FIELDS, references};
 use crate::conversation::{Conversation, Format, Reasoning, Sampling};
 use crate::fault::{Fault, Fields, expected, list, text};
 use crate::fields::{refuse_rejected, refuse_unsupported};
 use crate::json;
 use crate::store::{Stored, Turn};
-use crate::writer::Lookup;
+use crate::writer::{Background, Lookup};
 
 /// What the response needs to know of the request.
 #[derive(Debug)]
@@ -26,12 +26,14 @@ pub(crate) struct Asked {
     pub(crate) has_logprobs: bool,
     pub(crate) has_summary: bool,
     pub(crate) has_sealed_reasoning: bool,
+    /// How the response is made, if that is in the background.
+    pub(crate) background: Option<Background>,
     /// What to store with the response; `None` if it is not stored.
     pub(crate) turns: Option<Turns>,
 }
 
 /// The conversation up to the response.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Turns {
     pub(crate) earlier: Vec<Arc<Turn>>,
     /// The input, as JSON.
@@ -89,8 +91,7 @@ pub(crate) fn read(
     lookup: Lookup<'_>,
 ) -> Result<(Conversation, Asked), ParseError> {
     refuse_rejected(&body, FIELDS)?;
-    refuse_rejected(&body, BACKGROUND)?;
-    refuse_unsupported(&body, &[FIELDS, BACKGROUND])?;
+    refuse_unsupported(&body, &[FIELDS])?;
     let echo = Echo::of(&body.0);
     let mut tools = Toolbox::default();
     body.list("tools", |tool| tools.add(tool))?;
@@ -108,6 +109,9 @@ pub(crate) fn read(
         return Err(Fault::of("max_output_tokens", "it must be at least 1").into());
     }
     let has_tools = !tools.is_empty();
+    let is_streamed = body.flag("stream")?.unwrap_or(false);
+    let background =
+        background(&mut body, turns.is_some())?.then_some(Background { is_streamed, has_logprobs });
     let conversation = Conversation {
         model: body.text("model")?,
         messages: history.into_messages(),
@@ -119,7 +123,8 @@ pub(crate) fn read(
         sampling: sampling(&mut body)?,
         tokens_max,
         top_logprobs: has_logprobs.then_some(top_logprobs),
-        is_streamed: body.flag("stream")?.unwrap_or(false),
+        // In the background, events tell how far it is.
+        is_streamed: is_streamed || background.is_some(),
         service_tier: body.text("service_tier")?,
         user: user(&mut body)?,
         extra,
@@ -135,9 +140,20 @@ pub(crate) fn read(
         has_logprobs,
         has_summary,
         has_sealed_reasoning: includes("reasoning.encrypted_content"),
+        background,
         turns,
     };
     Ok((conversation, asked))
+}
+
+/// True if the response is to be made in the background.
+fn background(body: &mut Fields, is_stored: bool) -> Result<bool, Fault> {
+    match body.flag("background")?.unwrap_or(false) {
+        true if !is_stored => {
+            Err(Fault::of("store", "it cannot be false for a response in the background"))
+        }
+        background => Ok(background),
+    }
 }
 
 /// The messages of this turn and those before it, and what to store.

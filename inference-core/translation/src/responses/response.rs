@@ -60,7 +60,10 @@ impl Writer {
             finish: None,
             usage: None,
             service_tier: asked.service_tier.clone(),
-            status: Status::InProgress,
+            status: match asked.background {
+                Some(_) => Status::Queued,
+                None => Status::InProgress,
+            },
             elapsed: None,
             written: None,
             asked,
@@ -100,11 +103,20 @@ impl Writer {
     }
 
     fn start(&mut self, sink: &mut Sink<'_>) {
-        if !std::mem::replace(&mut self.has_started, true) {
-            for name in ["response.created", "response.in_progress"] {
-                sink.response(name, |out| self.write(None, out));
-            }
+        if std::mem::replace(&mut self.has_started, true) {
+            return;
         }
+        if self.status == Status::Queued {
+            self.status = Status::InProgress;
+        } else {
+            sink.response("response.created", |out| self.write(None, out));
+        }
+        sink.response("response.in_progress", |out| self.write(None, out));
+    }
+
+    /// True once it has its last event.
+    fn is_over(&self) -> bool {
+        !matches!(self.status, Status::Queued | Status::InProgress)
     }
 
     fn part(&mut self, part: Part<'_>, sink: &mut Sink<'_>) {
@@ -225,6 +237,22 @@ impl Writer {
 }
 
 impl Format for Writer {
+    fn enqueue(&mut self, out: &mut Vec<u8>) -> Option<Stored> {
+        let Turns { earlier, input } = self.asked.turns.clone()?;
+        if self.status != Status::Queued || self.sequence > 0 {
+            return None;
+        }
+        let mut sink = self.sink(out);
+        for name in ["response.created", "response.queued"] {
+            sink.response(name, |out| self.write(None, out));
+        }
+        self.sequence = sink.sequence;
+        let mut response = Vec::new();
+        self.write(None, &mut response);
+        let own = Arc::new(Turn { key: self.origin.random, input, response: response.into() });
+        Some(Stored { earlier, own, owner: None })
+    }
+
     fn chunk(&mut self, chunk: &Chunk<'_>, out: &mut Vec<u8>) {
         let mut sink = self.sink(out);
         self.start(&mut sink);
@@ -240,7 +268,7 @@ impl Format for Writer {
     }
 
     fn end(&mut self, out: &mut Vec<u8>) {
-        if self.status != Status::InProgress {
+        if self.is_over() {
             return;
         }
         let mut sink = self.sink(out);
@@ -255,14 +283,10 @@ impl Format for Writer {
     }
 
     fn fail(&mut self, status: u16, error: &ErrorDetail, out: &mut Vec<u8>) {
-        if self.status != Status::InProgress {
+        if self.is_over() {
             return;
         }
-        let code = match status {
-            429 => "rate_limit_exceeded",
-            400..=499 => "invalid_prompt",
-            _ => "server_error",
-        };
+        let code = error_code(status);
         let mut sink = self.sink(out);
         self.start(&mut sink);
         self.status = Status::Failed;
@@ -316,6 +340,15 @@ impl Format for Writer {
         });
         let own = Arc::new(Turn { key: self.origin.random, input, response });
         Some(Stored { earlier, own, owner: None })
+    }
+}
+
+/// The code of an error that would otherwise have had this status.
+pub(crate) fn error_code(status: u16) -> &'static str {
+    match status {
+        429 => "rate_limit_exceeded",
+        400..=499 => "invalid_prompt",
+        _ => "server_error",
     }
 }
 

@@ -51,6 +51,7 @@ impl Sink<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Status {
+    Queued,
     InProgress,
     Completed,
     Incomplete,

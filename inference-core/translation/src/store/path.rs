@@ -40,7 +40,8 @@ impl<'a> Path<'a> {
         id
     }
 
-    /// The body of the response to `GET`, or why the request is refused.
+    /// The body of the response to `GET`, or why the request is refused. What was made on its
+    /// client's connection cannot be canceled.
     ///
     /// # Errors
     /// The query is invalid, or nothing can be canceled.
@@ -62,5 +63,5 @@ impl<'a> Path<'a> {
     }
 }
 
-const NOT_CANCELABLE: &str = "only responses in the background can be canceled, and there are none; \
+const NOT_CANCELABLE: &str = "only responses in the background can be canceled, and this was none; \
      close the connection to end a response";

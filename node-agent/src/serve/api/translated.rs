@@ -8,6 +8,7 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::{Response, header};
 use inference_core::types::request::Tenant;
+use inference_protocol::openai::ParseError;
 use inference_protocol::time::unix_seconds;
 use inference_translation::{ClientApi, Origin, ResponseWriter, Service, Translated};
 
@@ -27,13 +28,17 @@ pub(super) async fn complete(
     let origin = Origin { random: random(), now: unix_seconds(SystemTime::now()) };
     let lookup = |id: &str| node.responses.get(caller.tenant, id);
     let translation = inference_translation::translate(api, body, origin, &lookup);
-    let Translated { body, writer } = match translation.map_err(Error::Translation)? {
+    let Translated { body, writer, background } = match translation.map_err(Error::Translation)? {
         inference_translation::Translation::Request(translated) => translated,
         inference_translation::Translation::Reply { model, body } => {
             check_model(node, model.as_deref())?;
             return Ok(response::json(body));
         }
     };
+    if background.is_some() {
+        let message = "responses in the background need a gateway; use stream".into();
+        return Err(Error::Translation(ParseError { message, param: Some("background".into()) }));
+    }
     let begun = Instant::now();
     let response = match api.service() {
         Service::ChatCompletions => chat::complete(node, caller, None, &body).await?,

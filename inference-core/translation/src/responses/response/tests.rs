@@ -412,3 +412,28 @@ proptest! {
         prop_assert_eq!(streamed.response(), written);
     }
 }
+
+#[test]
+fn a_response_in_the_background_begins_before_its_node_does() {
+    assert!(writer(json!({})).enqueue().is_none());
+    let mut writer = writer(json!({"background": true}));
+    let (events, queued) = writer.enqueue().unwrap();
+    assert!(writer.enqueue().is_none(), "once");
+    let queued: Value = serde_json::from_slice(queued.response()).unwrap();
+    assert_eq!((&queued["status"], &queued["background"]), (&json!("queued"), &json!(true)));
+    let mut events = read_events(&events);
+    events.extend(read_events(
+        &writer.events(chunk(&json!({"content": "a"}), json!("stop")).as_bytes()).unwrap(),
+    ));
+    events.extend(read_events(&writer.events(b"data: [DONE]\n\n").unwrap()));
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], json!(number));
+    }
+    let names: Vec<_> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let first = ["response.created", "response.queued", "response.in_progress"];
+    assert_eq!(names[..3], first);
+    assert_eq!(*names.last().unwrap(), "response.completed");
+    assert_eq!(events[1]["response"], queued);
+    assert_eq!(events[2]["response"]["status"], "in_progress");
+    assert!(writer.stored().is_some());
+}

@@ -1,0 +1,282 @@
+//! Makes a response in the background, from what was stored of its request.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use inference_protocol::openai::{ErrorBody, ErrorDetail};
+use inference_protocol::sse;
+use inference_translation::store::Stored;
+use inference_translation::{ClientApi, Origin};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::super::accept::Received;
+use super::super::account::Record;
+use super::super::admit::{Admission, DEADLINE};
+use super::super::authenticate::Authenticated;
+use super::super::deferral::{Again, Checkpoint};
+use super::super::drive::{Drive, Next};
+use super::super::forward::Whole;
+use super::now;
+use crate::access::keys::Caller;
+use crate::context::Gateway;
+use crate::store::{BackgroundResponse, Live, Store};
+use crate::types::api::RequestedApi;
+use crate::types::error::Error;
+use crate::types::request_body::RequestBody;
+use crate::types::request_context::RequestContext;
+use crate::types::response;
+
+/// How often the tokens of a response are stored. Those since the last time are made again if the
+/// gateway dies.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long after its request a response must have ended, in seconds.
+const AGE_S_MAX: u64 = 24 * 60 * 60;
+/// How long an attempt waits for an endpoint, in seconds: one whose only node has failed it waits
+/// for another one until then.
+const PATIENCE_S_MAX: u64 = 10 * 60;
+
+/// A response that is being made.
+pub(crate) struct Making<'a> {
+    /// The gateway.
+    pub gateway: &'a Gateway,
+    /// Its store.
+    pub store: &'a Store,
+    /// The response.
+    pub response: &'a BackgroundResponse,
+    /// The body of its request.
+    pub request: Bytes,
+    /// Where its events go.
+    pub live: &'a Live,
+    /// What was made of it before.
+    pub checkpoint: Checkpoint,
+    /// The response that it continues.
+    pub previous: Option<Arc<Stored>>,
+}
+
+/// What became of an attempt.
+#[derive(Debug)]
+pub(crate) enum Made {
+    /// It is complete: the response with the turns before it, as JSON.
+    Complete(Vec<u8>),
+    /// Its client wants no more of it.
+    Canceled,
+    /// The gateway stops.
+    Interrupted,
+    /// It failed.
+    Failed(Failure),
+}
+
+/// Why an attempt failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// What went wrong.
+    pub detail: ErrorDetail,
+    /// The status that the response would otherwise have had.
+    pub status: u16,
+    /// When to try again at the earliest; `None` if that would not help.
+    pub retry_after: Option<Duration>,
+    /// True if an endpoint had the request.
+    pub is_of_endpoint: bool,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let status = error.status();
+        let is_temporary = match status {
+            429 => !matches!(error, Error::Quota(..)),
+            status => matches!(status, 408 | 500 | 502..=504),
+        };
+        Self {
+            detail: response::error_detail(&error),
+            status,
+            retry_after: is_temporary.then(|| error.retry_after().unwrap_or_default()),
+            is_of_endpoint: false,
+        }
+    }
+}
+
+impl Failure {
+    /// Nobody can make again what an external endpoint has made.
+    fn lost() -> Self {
+        let message = "the gateway was restarted while an external endpoint made this response";
+        let (message, kind) = (message.into(), "server_error".into());
+        let detail = ErrorDetail { message, kind, param: None, code: None };
+        Self { detail, status: 500, retry_after: None, is_of_endpoint: true }
+    }
+
+    /// An endpoint's refusal.
+    fn of_refusal(whole: &Whole) -> Self {
+        let status = whole.status.as_u16();
+        let body: Option<ErrorBody> = serde_json::from_slice(&whole.body).ok();
+        match body {
+            Some(ErrorBody { error }) if status < 500 => {
+                Self { detail: error, status, retry_after: None, is_of_endpoint: true }
+            }
+            _ => Error::NodeRefused(status).into(),
+        }
+    }
+}
+
+impl Making<'_> {
+    /// True if it is too late for another attempt.
+    pub(crate) fn is_too_old(&self) -> bool {
+        now() >= self.response.created_at + AGE_S_MAX
+    }
+
+    /// Makes the response, or what is left of it.
+    pub(crate) async fn run(&mut self) -> Made {
+        if self.checkpoint.is_lost {
+            return Made::Failed(Failure::lost());
+        }
+        let mut drive = match self.admit().await {
+            Ok(drive) => drive,
+            Err(error) => return Made::Failed(error.into()),
+        };
+        let made = self.follow(&mut drive).await;
+        if !matches!(made, Made::Complete(_)) {
+            self.checkpoint = self.checkpoint_of(&drive);
+        }
+        match made {
+            Made::Interrupted => drive.record().leave_to_next(),
+            Made::Failed(mut failure) => {
+                failure.is_of_endpoint = drive.node().is_some();
+                return Made::Failed(failure);
+            }
+            _ => {}
+        }
+        made
+    }
+
+    /// Admits the request again: keys, models and limits may have changed.
+    async fn admit(&mut self) -> Result<Drive, Error> {
+        let settings = self.gateway.settings.now();
+        let caller = settings.keys.tenants().find(|known| *known.tenant == self.response.tenant);
+        let caller = caller.cloned().ok_or(Error::KeyWrong)?;
+        let received = self.received();
+        let mut record = Record::open(self.gateway, &received);
+        let authenticated = self.authenticated(received, caller);
+        let admitted = super::super::admit(self.gateway, &settings, authenticated, &mut record);
+        match admitted.await {
+            Ok(Admission::Request(admitted)) => {
+                Ok(Drive::new(self.gateway.clone(), settings, admitted, record))
+            }
+            Ok(Admission::Reply(_)) => Err(Error::internal("a response needs no endpoint")),
+            Err(error) => {
+                record.record_failure(&error);
+                Err(error)
+            }
+        }
+    }
+
+    fn received(&self) -> Received {
+        let mut headers = HeaderMap::new();
+        for (name, value) in &self.response.headers {
+            let name = HeaderName::from_bytes(name.as_bytes());
+            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
+                headers.insert(name, value);
+            }
+        }
+        let left = (self.response.created_at + AGE_S_MAX).saturating_sub(now());
+        headers.insert(DEADLINE, (left.clamp(1, PATIENCE_S_MAX) * 1000).into());
+        let client = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        Received {
+            context: RequestContext::open(client, &headers),
+            api: RequestedApi::Translated(ClientApi::Responses),
+            query_model: None,
+            arrived: Instant::now(),
+            headers,
+            body: RequestBody::Own(Full::new(self.request.clone())),
+        }
+    }
+
+    fn authenticated(&self, received: Received, caller: Caller) -> Authenticated {
+        let Received { context, api, query_model, arrived, headers, body } = received;
+        let origin = Origin { random: self.response.number(), now: self.response.created_at };
+        let again = Some(Again {
+            origin,
+            checkpoint: self.checkpoint.clone(),
+            previous: self.previous.clone(),
+        });
+        Authenticated { context, api, query_model, caller, arrived, headers, body, again }
+    }
+
+    /// Passes its events on, and stores how far it is.
+    async fn follow(&self, drive: &mut Drive) -> Made {
+        let bytes_max = self.gateway.settings.now().config.limits.response_bytes_max;
+        // They were passed on when the request was stored.
+        let first = drive.translation().and_then(|translation| translation.enqueue());
+        let mut number = first.map_or(0, |(events, _)| sse::events(&events).count());
+        let mut ticks = interval(CHECKPOINT_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut saving = None;
+        loop {
+            let next = tokio::select! {
+                next = drive.next() => next,
+                _ = ticks.tick(), if saving.is_none() => {
+                    saving = Some(Box::pin(self.save(self.checkpoint_of(drive))));
+                    continue;
+                }
+                () = saved(&mut saving) => {
+                    saving = None;
+                    continue;
+                }
+                () = self.live.canceled() => return Made::Canceled,
+                () = self.gateway.stop.cancelled() => {
+                    self.save(self.checkpoint_of(drive)).await;
+                    return Made::Interrupted;
+                }
+            };
+            match next {
+                Ok(Next::Events(events)) => {
+                    self.live.begin();
+                    self.live.push(number, &events);
+                    number += sse::events(&events).count();
+                    if self.live.bytes() > bytes_max {
+                        return Made::Failed(Error::ResponseTooLarge(bytes_max).into());
+                    }
+                }
+                Ok(Next::Whole(whole)) if !whole.status.is_success() => {
+                    return Made::Failed(Failure::of_refusal(&whole));
+                }
+                // It came without events.
+                Ok(Next::Whole(_)) => return self.complete(drive, Some(number)),
+                Ok(Next::End) => return self.complete(drive, None),
+                Err(error) => return Made::Failed(error.into()),
+            }
+        }
+    }
+
+    fn complete(&self, drive: &mut Drive, last: Option<usize>) -> Made {
+        let Some(conversation) = drive.take_conversation() else {
+            return Made::Failed(Error::internal("a response ended that is not complete").into());
+        };
+        if let Some((number, stored)) = last.zip(Stored::from_json(&conversation)) {
+            self.live.push(number, &stored.last_event(number).into());
+        }
+        Made::Complete(conversation)
+    }
+
+    fn checkpoint_of(&self, drive: &Drive) -> Checkpoint {
+        let checkpoint = drive.checkpoint();
+        if self.response.is_bound { checkpoint.without_tokens() } else { checkpoint }
+    }
+
+    /// Stores what another process needs. If that fails, more is made again.
+    async fn save(&self, checkpoint: Checkpoint) {
+        if let Ok(progress) = serde_json::to_vec(&checkpoint) {
+            let _ = self.store.record_progress(self.response.id.clone(), progress).await;
+        }
+    }
+}
+
+/// Waits for what is being saved; without it, forever.
+async fn saved<F: Future<Output = ()> + Unpin>(saving: &mut Option<F>) {
+    match saving {
+        Some(saving) => saving.await,
+        None => std::future::pending().await,
+    }
+}

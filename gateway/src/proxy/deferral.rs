@@ -1,0 +1,146 @@
+//! What passes between the stages about a response in the background: what is stored of its
+//! request, and what was made of it before.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::header::{HeaderMap, HeaderName};
+use inference_protocol::fleet::ModelStatus;
+use inference_protocol::openai::ParseError;
+use inference_protocol::resume::{Resume, ResumedChoice};
+use inference_translation::store::Stored;
+use inference_translation::{Background, Origin};
+use serde::{Deserialize, Serialize};
+
+use super::translation::Translation;
+use crate::access::keys::Caller;
+use crate::context::Gateway;
+use crate::store::{BackgroundResponse, StoreError};
+use crate::types::error::Error;
+
+/// What a response in the background needs of its request.
+#[derive(Debug)]
+pub(crate) struct Deferral {
+    /// Its body.
+    pub request: Bytes,
+    /// Headers on which the response depends.
+    pub headers: Vec<(String, String)>,
+    /// Where its ids and times come from.
+    pub origin: Origin,
+    /// How it is made.
+    pub background: Background,
+}
+
+impl Deferral {
+    /// `None` if the response is to be sent on the request's connection. It depends on the headers
+    /// with these `names`.
+    pub(crate) fn of<'n>(
+        translation: Option<&Translation>,
+        request: Bytes,
+        headers: &HeaderMap,
+        names: impl Iterator<Item = &'n HeaderName>,
+    ) -> Option<Self> {
+        let translation = translation?;
+        let (background, origin) = (translation.background?, translation.origin);
+        let sent = names.filter_map(|name| {
+            Some((name.as_str().to_string(), headers.get(name)?.to_str().ok()?.to_string()))
+        });
+        Some(Self { request, headers: sent.collect(), origin, background })
+    }
+}
+
+/// A response that was begun before.
+#[derive(Debug)]
+pub(crate) struct Again {
+    /// Where its ids and times come from.
+    pub origin: Origin,
+    /// What was made of it.
+    pub checkpoint: Checkpoint,
+    /// The response that it continues, which may be gone elsewhere.
+    pub previous: Option<Arc<Stored>>,
+}
+
+impl Again {
+    /// The model file that must make the rest.
+    pub(crate) fn model(&self) -> Option<Arc<ModelStatus>> {
+        self.checkpoint.model.clone().map(Arc::new)
+    }
+
+    /// The response that it continues, if that has this id.
+    pub(crate) fn previous(&self, id: &str) -> Option<Arc<Stored>> {
+        self.previous.clone().filter(|previous| previous.id() == id)
+    }
+}
+
+/// What another gateway process needs to continue a response.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Checkpoint {
+    /// The seed, and the tokens so far. Their events are written again.
+    pub resume: Resume,
+    /// The model file that has made them.
+    model: Option<ModelStatus>,
+    /// True if nobody can make the same again: an external endpoint has begun.
+    pub is_lost: bool,
+}
+
+impl Checkpoint {
+    /// Before anything is made. The seed follows from the response, so that it is always the same.
+    pub(crate) fn first(response: &BackgroundResponse) -> Self {
+        let resume = Resume::new(response.number(), response.created_at);
+        Self { resume, model: None, is_lost: false }
+    }
+
+    pub(super) fn new(
+        resume: &Resume,
+        is_resumable: bool,
+        model: Option<&Arc<ModelStatus>>,
+    ) -> Self {
+        let mut resume = Resume { is_usage_sent: false, ..resume.clone() };
+        for choice in &mut resume.choices {
+            *choice =
+                ResumedChoice { tokens: std::mem::take(&mut choice.tokens), events: 0, bytes: 0 };
+        }
+        let model = model.filter(|_| !resume.choices.is_empty()).map(|model| (**model).clone());
+        Self { resume, model, is_lost: !is_resumable }
+    }
+
+    /// Leaves out the tokens, for a response whose events only the node of a token can write.
+    pub(crate) fn without_tokens(mut self) -> Self {
+        self.resume.choices.clear();
+        self
+    }
+}
+
+/// Loads the response that a request continues into memory, if that is why `error` says that there
+/// is none. Returns true if it was found.
+///
+/// # Errors
+/// The store cannot be read.
+pub(super) async fn remember_previous(
+    gateway: &Gateway,
+    caller: &Caller,
+    error: &Error,
+    request: &[u8],
+) -> Result<bool, Error> {
+    #[derive(Deserialize)]
+    struct Previous {
+        previous_response_id: String,
+    }
+    let Some(store) = &gateway.store else { return Ok(false) };
+    let Error::Invalid(ParseError { param: Some(param), .. }) = error else { return Ok(false) };
+    if param != "previous_response_id" {
+        return Ok(false);
+    }
+    let Ok(Previous { previous_response_id: id }) = serde_json::from_slice(request) else {
+        return Ok(false);
+    };
+    let found = match store.response(&caller.tenant, &id).await {
+        Ok((record, conversation)) if !record.is_active => Stored::from_json(&conversation),
+        Ok(_) | Err(StoreError::Unknown) => None,
+        Err(error) => return Err(error.of(&id)),
+    };
+    // One that failed has no turn to continue.
+    let Some(stored) = found.filter(Stored::is_whole) else { return Ok(false) };
+    gateway.responses.restore(&caller.tenant, stored);
+    Ok(true)
+}

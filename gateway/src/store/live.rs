@@ -1,0 +1,181 @@
+//! Responses in the background that this process makes: their events, for those who read them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::Bytes;
+use inference_protocol::sse;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// A response that is being made. Its events have the numbers 0, 1, and so on.
+#[derive(Debug)]
+pub(crate) struct Live {
+    state: watch::Sender<State>,
+    /// True if its events are kept.
+    is_streamed: bool,
+    canceled: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    events: Vec<Bytes>,
+    bytes: usize,
+    has_begun: bool,
+    is_over: bool,
+}
+
+/// What a reader gets next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// Whole events.
+    Events(Bytes),
+    /// There will be no more.
+    End,
+}
+
+impl Live {
+    fn new(is_streamed: bool) -> Self {
+        let (state, canceled) = (watch::Sender::new(State::default()), CancellationToken::new());
+        Self { state, is_streamed, canceled }
+    }
+
+    /// Adds events, the first of which has the number `first`. Those that are known are left out:
+    /// what is made again is the same.
+    pub(crate) fn push(&self, first: usize, events: &Bytes) {
+        if !self.is_streamed {
+            return;
+        }
+        self.state.send_if_modified(|state| {
+            let known = state.events.len();
+            let new = sse::events(events).zip(first..).filter(|(_, number)| *number >= known);
+            // The whole block would stay in memory with a part of it.
+            state.events.extend(new.map(|(event, _)| Bytes::copy_from_slice(event)));
+            state.bytes += state.events[known..].iter().map(Bytes::len).sum::<usize>();
+            state.events.len() > known
+        });
+    }
+
+    /// The number of the next event.
+    pub(crate) fn len(&self) -> usize {
+        self.state.borrow().events.len()
+    }
+
+    /// Bytes of the events.
+    pub(crate) fn bytes(&self) -> usize {
+        self.state.borrow().bytes
+    }
+
+    /// All events.
+    pub(crate) fn events(&self) -> Vec<u8> {
+        self.state.borrow().events.concat()
+    }
+
+    /// Records that a node works on it.
+    pub(crate) fn begin(&self) {
+        self.state.send_if_modified(|state| !std::mem::replace(&mut state.has_begun, true));
+    }
+
+    /// True once a node works on it.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.state.borrow().has_begun
+    }
+
+    /// Ends it: it is stored as it is then.
+    pub(crate) fn end(&self) {
+        self.state.send_modify(|state| state.is_over = true);
+    }
+
+    /// Waits until it has ended.
+    pub(crate) async fn ended(&self) {
+        let _ = self.state.subscribe().wait_for(|state| state.is_over).await;
+    }
+
+    /// Asks for its end.
+    pub(crate) fn cancel(&self) {
+        self.canceled.cancel();
+    }
+
+    /// Waits until somebody asks for its end.
+    pub(crate) async fn canceled(&self) {
+        self.canceled.cancelled().await;
+    }
+
+    /// Waits for events from the number `next` on, which becomes that of the event after them.
+    pub(crate) async fn read(&self, next: &mut usize) -> Read {
+        let mut changes = self.state.subscribe();
+        let found = changes.wait_for(|state| state.is_over || state.events.len() > *next).await;
+        let Ok(state) = found else { return Read::End };
+        let Some(new @ [_, ..]) = state.events.get(*next..) else { return Read::End };
+        *next += new.len();
+        Read::Events(new.concat().into())
+    }
+}
+
+/// Those of all tenants, by id. One that nobody makes or reads any more is forgotten.
+#[derive(Debug, Default)]
+pub(super) struct LiveResponses(Mutex<HashMap<String, Weak<Live>>>);
+
+impl LiveResponses {
+    /// The response with this id; a new one if there is none.
+    pub(super) fn enter(&self, id: &str, is_streamed: bool) -> Arc<Live> {
+        let mut all = self.lock();
+        if let Some(live) = all.get(id).and_then(Weak::upgrade) {
+            return live;
+        }
+        all.retain(|_, live| live.strong_count() > 0);
+        let live = Arc::new(Live::new(is_streamed));
+        all.insert(id.into(), Arc::downgrade(&live));
+        live
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<Live>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(numbers: std::ops::Range<usize>) -> Bytes {
+        numbers.map(|n| format!("data: {n}\n\n")).collect::<String>().into()
+    }
+
+    #[tokio::test]
+    async fn readers_get_every_event_once_whatever_is_made_again() {
+        let all = LiveResponses::default();
+        let live = all.enter("a", true);
+        assert!(Arc::ptr_eq(&live, &all.enter("a", true)));
+        live.push(0, &events(0..3));
+        live.push(0, &events(0..2));
+        live.push(2, &events(2..5));
+        let mut next = 1;
+        assert_eq!(live.read(&mut next).await, Read::Events(events(1..5)));
+        let reader = tokio::spawn({
+            let live = live.clone();
+            async move { (live.read(&mut next).await, live.read(&mut next).await) }
+        });
+        live.push(5, &events(5..6));
+        live.end();
+        let (last, end) = reader.await.unwrap();
+        assert_eq!((last, end), (Read::Events(events(5..6)), Read::End));
+        assert_eq!((live.events(), live.bytes()), (events(0..6).to_vec(), events(0..6).len()));
+        let mut after_the_end = 7;
+        assert_eq!(live.read(&mut after_the_end).await, Read::End);
+    }
+
+    #[tokio::test]
+    async fn one_that_nobody_uses_is_forgotten() {
+        let all = LiveResponses::default();
+        drop(all.enter("a", true));
+        let plain = all.enter("b", false);
+        assert_eq!(all.lock().len(), 1);
+        plain.push(0, &events(0..3));
+        assert!(plain.events().is_empty(), "nobody may read them");
+        plain.cancel();
+        plain.canceled().await;
+        plain.end();
+        plain.ended().await;
+    }
+}

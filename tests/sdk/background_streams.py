@@ -1,0 +1,78 @@
+"""Streams of responses in the background, read on after every break: one line of JSON for each.
+
+Takes how many streams, and how many at a time. Stream n asks what stream n + 20 asks.
+"""
+
+import asyncio
+import json
+import sys
+
+from openai import APIConnectionError, AsyncOpenAI, InternalServerError
+
+ENDS = ("response.completed", "response.incomplete", "response.failed")
+KINDS = 20
+
+client = AsyncOpenAI(max_retries=10, timeout=300)
+
+
+def request(number: int) -> dict:
+    kind = number % KINDS
+    return {
+        "model": "flotilla-demo",
+        "input": f"Count from 1 to {20 + kind}.",
+        "max_output_tokens": 200,
+        "temperature": float(kind % 2),
+        "extra_body": {"seed": kind},
+    }
+
+
+async def read(number: int) -> dict:
+    """All events of a stream, however often it breaks."""
+    stream = await client.responses.create(background=True, stream=True, **request(number))
+    id, events, breaks = None, [], 0
+    while True:
+        try:
+            async for event in stream:
+                id = id or event.response.id
+                assert event.sequence_number == len(events), (event, len(events))
+                events.append([event.type, getattr(event, "delta", None)])
+                if event.type in ENDS:
+                    await stream.close()
+                    usage = event.response.usage
+                    return {
+                        "number": number,
+                        "id": id,
+                        "events": events,
+                        "breaks": breaks,
+                        "text": event.response.output_text,
+                        "usage": [usage.input_tokens, usage.output_tokens],
+                    }
+        except APIConnectionError:
+            pass
+        breaks += 1
+        while True:
+            try:
+                if id is None:
+                    stream = await client.responses.create(
+                        background=True, stream=True, **request(number)
+                    )
+                else:
+                    stream = await client.responses.retrieve(
+                        id, stream=True, starting_after=len(events) - 1
+                    )
+                break
+            except (APIConnectionError, InternalServerError):
+                await asyncio.sleep(0.2)
+
+
+async def main(count: int, at_a_time: int) -> None:
+    room = asyncio.Semaphore(at_a_time)
+
+    async def one(number: int) -> None:
+        async with room:
+            print(json.dumps(await read(number)), flush=True)
+
+    await asyncio.gather(*(one(number) for number in range(count)))
+
+
+asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,149 @@
+//! Responses in the background, read by the package of OpenAI while the gateway and its nodes are
+//! killed: no client misses an event, and each response is what an undisturbed fleet makes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use fleet_tests::process::{Fleet, Folder, metric, run_command};
+use fleet_tests::{eventually_within, root};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Streams, how often the gateway is killed, and how often a node before each of these: `make
+/// kills` says more.
+const STREAMS: usize = 60;
+const GATEWAY_KILLS: usize = 3;
+const NODE_KILLS: usize = 1;
+/// Streams that ask for different things.
+const KINDS: usize = 20;
+/// Streams at a time: more than there are slots.
+const CLIENTS: usize = 40;
+
+/// A number of the environment, or the default.
+fn number(variable: &str, default: usize) -> usize {
+    std::env::var(variable).map_or(default, |number| number.parse().unwrap())
+}
+
+/// The interpreter with OpenAI's package. `None` without it.
+fn python() -> Option<PathBuf> {
+    let python = root().join("target/sdk/openai/bin/python");
+    if !python.exists() {
+        eprintln!("skipped: there is no {}; 'make setup-test' installs it", python.display());
+        return None;
+    }
+    Some(python)
+}
+
+/// A running script that reads streams.
+struct Script {
+    child: Child,
+    lines: Receiver<String>,
+    done: Vec<Value>,
+}
+
+impl Script {
+    fn start(python: &PathBuf, fleet: &Fleet, streams: usize) -> Self {
+        let mut command = Command::new(python);
+        command.arg(root().join("tests/sdk/background_streams.py"));
+        command.args([streams.to_string(), CLIENTS.to_string()]).stdout(Stdio::piped());
+        command.env("OPENAI_BASE_URL", format!("{}/v1", fleet.url));
+        let mut child = command.env("OPENAI_API_KEY", &fleet.key).spawn().unwrap();
+        let (sender, lines) = sync_channel(CLIENTS);
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
+        });
+        Self { child, lines, done: Vec::new() }
+    }
+
+    async fn until(&mut self, done: usize) {
+        eventually_within(Duration::from_secs(600), "streams to end", async || {
+            let read = self.lines.try_iter().map(|line| serde_json::from_str(&line).unwrap());
+            self.done.extend(read);
+            let has_ended = self.child.try_wait().unwrap().is_some_and(|status| !status.success());
+            assert!(!has_ended, "the script failed: its stderr says why");
+            (self.done.len() >= done).then_some(())
+        })
+        .await;
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_in_the_background_miss_no_event_while_gateway_and_nodes_are_killed() {
+    let Some(python) = python() else { return };
+    let folder = Folder::new();
+    let mut fleet = Fleet::start(&format!("store: {{dir: '{}'}}\n", folder.path().display())).await;
+    let first = fleet.join("a", &["--slots", "2"]).await;
+    let mut others = VecDeque::from([fleet.join("b", &["--slots", "2"]).await]);
+    others.push_back(fleet.join("c", &["--slots", "2"]).await);
+    let mut undisturbed = Script::start(&python, &fleet, KINDS);
+    undisturbed.until(KINDS).await;
+    let key = |stream: &Value| stream["number"].as_u64().unwrap() as usize % KINDS;
+    let expected: BTreeMap<usize, Value> =
+        undisturbed.done.iter().map(|stream| (key(stream), stream.clone())).collect();
+    assert!(expected.values().all(|stream| stream["breaks"] == 0));
+
+    let count = number("FLOTILLA_BACKGROUND_STREAMS", STREAMS);
+    let gateway_kills = number("FLOTILLA_BACKGROUND_KILLS", GATEWAY_KILLS);
+    let node_kills = number("FLOTILLA_BACKGROUND_NODE_KILLS", NODE_KILLS);
+    let kills = gateway_kills * (node_kills + 1);
+    let mut script = Script::start(&python, &fleet, count);
+    for kill in 1..=kills {
+        script.until(count * kill / (kills + 1)).await;
+        if kill % (node_kills + 1) == 0 {
+            fleet.server.signal(Signal::KILL);
+            fleet.server.ended().await;
+            fleet.restart();
+            fleet.wait_for_slots("a").await;
+        } else {
+            others.pop_front().unwrap().kill();
+            others.push_back(fleet.join(&format!("n{kill}"), &["--slots", "2"]).await);
+        }
+    }
+    script.until(count).await;
+    let mut breaks = 0;
+    for stream in &script.done {
+        let right = &expected[&key(stream)];
+        for part in ["text", "events", "usage"] {
+            assert_eq!(stream[part], right[part], "{part} of stream {}", stream["number"]);
+        }
+        breaks += stream["breaks"].as_u64().unwrap();
+    }
+    println!("{count} streams, {kills} kills, {breaks} breaks");
+    assert!(breaks as usize >= gateway_kills, "{breaks}");
+    // A client whose request was cut off before it had an id has asked twice: nothing is left.
+    eventually_within(Duration::from_secs(120), "all responses to end", async || {
+        let active = metric(&fleet.admin, "gateway_background_responses_active").await;
+        (active == 0.0).then_some(())
+    })
+    .await;
+    drop((first, others));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_in_the_documentation_reads_responses_with_the_package_of_openai() {
+    let Some(python) = python() else { return };
+    let page = std::fs::read_to_string(root().join("docs/background.md")).unwrap();
+    let example = page.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
+    let folder = Folder::new();
+    let fleet = Fleet::start(&format!("store: {{dir: '{}'}}\n", folder.path().display())).await;
+    let _agent = fleet.join("a", &["--slots", "2"]).await;
+    let mut command = Command::new(python);
+    command.args(["-c", example]);
+    command.env("OPENAI_BASE_URL", format!("{}/v1", fleet.url)).env("OPENAI_API_KEY", &fleet.key);
+    let ran = tokio::task::block_in_place(|| run_command(command));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let said = "completed The capital of France is Paris.\nThe capital of Kenya is Nairobi.\n";
+    assert_eq!(ran.stdout, said);
+}
