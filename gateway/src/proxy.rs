@@ -36,12 +36,11 @@ pub(crate) mod split;
 pub(crate) mod stream;
 pub(crate) mod translation;
 
-use crate::access::keys::Caller;
 use crate::access::users::UserPolicy;
 use crate::types::user::UserId;
 use account::Record;
 use admit::Admission;
-use authenticate::Authenticated;
+use authenticate::{Authenticated, Known};
 use drive::Drive;
 
 /// Milliseconds until the response began. OpenAI uses the same header.
@@ -58,7 +57,7 @@ pub(crate) async fn serve(
     context: Arc<RequestContext>,
     api: RequestedApi,
     request: Request<impl Into<RequestBody>>,
-    known: Option<Caller>,
+    known: Option<Known>,
 ) -> Response<Body> {
     let settings = gateway.settings.now();
     let traces = settings.config.traces.as_ref();
@@ -168,14 +167,14 @@ fn enter(
     authenticated: &Authenticated,
     record: &mut Record,
 ) -> Result<(), Error> {
-    let Authenticated { caller, headers, again, .. } = authenticated;
+    let Authenticated { caller, headers, is_counted, .. } = authenticated;
     if let Some(user) = caller.user_of_head(headers)? {
         enter_user(gateway, authenticated, user, record)?;
     }
     gateway.dispatcher.check_budget(&caller.tenant, &caller.key.budget)?;
-    record.set_permit(match again {
-        None => caller.limiter.admit()?,
-        Some(_) => caller.limiter.admit_again()?,
+    record.set_permit(match is_counted {
+        false => caller.limiter.admit()?,
+        true => caller.limiter.admit_again()?,
     });
     Ok(())
 }
@@ -187,13 +186,13 @@ fn enter_user(
     user: UserId,
     record: &mut Record,
 ) -> Result<(), Error> {
-    let Authenticated { caller, again, .. } = authenticated;
+    let Authenticated { caller, is_counted, .. } = authenticated;
     let UserPolicy { budget, users_max, .. } = &caller.key.users;
     record.set_user(user, *users_max);
     gateway.dispatcher.check_user_budget(&caller.tenant, user, budget)?;
-    let entered = match again {
-        None => caller.users.enter(user),
-        Some(_) => caller.users.enter_again(user),
+    let entered = match is_counted {
+        false => caller.users.enter(user),
+        true => caller.users.enter_again(user),
     };
     gateway.metrics.record_users(&caller.tenant, &entered);
     record.set_user_permit(entered.permit?);

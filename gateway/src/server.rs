@@ -13,6 +13,7 @@ pub(crate) mod file_limit;
 pub(crate) mod files;
 mod form_source;
 pub mod guards;
+mod jobs;
 pub(crate) mod listener;
 mod lists;
 pub(crate) mod models;

@@ -17,14 +17,14 @@ mod files;
 mod live;
 mod quota;
 
-pub use background::{BackgroundResponse, Task};
+pub use background::{BackgroundTask, TaskInput};
 pub use batches::{Batch, BatchStatus, LineError, Page, Times};
 pub use contents::Upload;
 pub use files::FileRecord;
 pub use quota::{Claim, StorageLimits};
 
 use database::Database;
-use live::LiveResponses;
+use live::LiveTasks;
 pub(crate) use live::{Live, Read};
 use quota::Quota;
 
@@ -71,7 +71,7 @@ struct Parts {
     folder: PathBuf,
     database: Database,
     quota: Arc<Quota>,
-    live: LiveResponses,
+    live: LiveTasks,
     /// Set once the quota knows what is stored.
     restored: OnceCell<()>,
     /// Changes when a batch or a response in the background is created or canceled.
@@ -84,7 +84,7 @@ impl Store {
         let database = Database::start(folder.clone());
         let quota = Arc::new(Quota::new(limits));
         let (restored, changes) = (OnceCell::new(), watch::Sender::new(()));
-        let live = LiveResponses::default();
+        let live = LiveTasks::default();
         Self(Arc::new(Parts { folder, database, quota, live, restored, changes }))
     }
 

@@ -1,6 +1,7 @@
 //! Background tasks that run as long as the gateway. [`crate::app`] starts them.
 
 pub(crate) mod acme;
+mod asking;
 pub(crate) mod background;
 pub(crate) mod batches;
 pub(crate) mod external_endpoints;

@@ -16,6 +16,7 @@ use crate::control::health::status;
 use crate::control::only;
 use crate::dispatcher::views::{NodeAction, NodeView};
 use crate::proxy;
+use crate::proxy::authenticate::Known;
 use crate::types::api::{Api, RequestedApi};
 use crate::types::error::Error;
 use crate::types::request_context::RequestContext;
@@ -46,7 +47,8 @@ pub(crate) async fn serve(
     let answered = match request.uri().path() {
         CHAT_PATH => match check_chat(gateway, &request) {
             Ok(()) => {
-                let operators = gateway.settings.now().keys.admin_caller().clone();
+                let caller = gateway.settings.now().keys.admin_caller().clone();
+                let operators = Known { caller, is_counted: false };
                 let (gateway, api) = (gateway.clone(), RequestedApi::Native(Api::ChatCompletions));
                 return proxy::serve(gateway, context, api, request, Some(operators)).await;
             }

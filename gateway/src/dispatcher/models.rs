@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use inference_protocol::fleet::ModelStatus;
 
 use super::Dispatcher;
+use crate::scheduler::SlotRequest;
 use crate::types::served_model::ServedModel;
 
 impl Dispatcher {
@@ -59,6 +61,12 @@ impl Dispatcher {
     pub(crate) fn spare_slots(&self, model: &str) -> Option<u64> {
         let now = self.now();
         self.lock().scheduler.spare_slots(model, now)
+    }
+
+    /// How long a request would wait for a slot now, if that can be predicted.
+    pub(crate) fn predicted_wait(&self, request: &SlotRequest<'_>) -> Option<Duration> {
+        let now = self.now();
+        self.lock().scheduler.predicted_wait(request, now)
     }
 
     /// Version of the model list; it changes whenever the list does.

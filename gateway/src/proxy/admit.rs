@@ -16,7 +16,7 @@ use inference_translation::{llama_server, ollama};
 use tokio::time::Instant;
 
 use super::authenticate::Authenticated;
-use super::deferral::{self, Again, Checkpoint, Deferral};
+use super::deferral::{self, Again, CLASS, Checkpoint, Deferral};
 use super::translation::{self, Sources, Translated, Translation};
 use crate::access::keys::Caller;
 use crate::access::responses::Reader;
@@ -144,8 +144,6 @@ pub(crate) enum Admission {
     Reply(Vec<u8>),
 }
 
-/// Class header of requests and responses. It overrides `service_tier`.
-pub(crate) const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
 /// Request header: milliseconds within which the request must get a slot.
 pub(crate) const DEADLINE: HeaderName = HeaderName::from_static("x-flotilla-deadline-ms");
 const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
@@ -168,7 +166,7 @@ pub(crate) async fn admit(
 ) -> Result<Admission, Error> {
     let dispatcher = &gateway.dispatcher;
     let (limits, timeouts) = (&config.limits, &config.timeouts);
-    let Authenticated { context, api, query_model, caller, arrived, headers, body, again } =
+    let Authenticated { context, api, query_model, caller, arrived, headers, body, again, .. } =
         authenticated;
     let wanted = wanted_class(headers)?;
     let patience = deadline(headers)?;
@@ -206,9 +204,8 @@ pub(crate) async fn admit(
             return Ok(Admission::Reply(reply));
         }
     };
-    let class = [CLASS];
-    let names = caller.key.users.header_names().iter().chain(&class);
-    let deferral = Deferral::of(translation.as_ref(), written, headers, names).map(Box::new);
+    let sent = deferral::kept_headers(headers, caller);
+    let deferral = Deferral::of(translation.as_ref(), written, sent).map(Box::new);
     if deferral.is_some() && gateway.store.is_none() {
         return Err(Error::StoreOff);
     }

@@ -30,25 +30,45 @@ pub(crate) struct Authenticated {
     pub headers: HeaderMap,
     /// The unread body.
     pub body: RequestBody,
+    /// True if the key's limit of requests per minute has counted the request before.
+    pub is_counted: bool,
     /// Set if the response was begun before.
     pub again: Option<Again>,
+}
+
+/// A caller that needs no API key.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// Who it is.
+    pub caller: Caller,
+    /// True if the key's limit of requests per minute has counted the request before.
+    pub is_counted: bool,
 }
 
 /// Finds the caller by the API key, unless it is `known` already. On an error, `leave` gets the
 /// headers and the body.
 pub(crate) fn authenticate(
     keys: &Keys,
-    known: Option<Caller>,
+    known: Option<Known>,
     received: Received,
     leave: impl FnOnce(HeaderMap, RequestBody),
 ) -> Result<Authenticated, Error> {
+    let is_counted = known.as_ref().is_some_and(|known| known.is_counted);
+    let known = known.map(|known| known.caller);
     let caller = known.map_or_else(|| keys.authenticate(&received.headers), Ok);
     let Received { context, api, query_model, arrived, headers, body } = received;
     match caller {
-        Ok(caller) => {
-            let again = None;
-            Ok(Authenticated { context, api, query_model, caller, arrived, headers, body, again })
-        }
+        Ok(caller) => Ok(Authenticated {
+            context,
+            api,
+            query_model,
+            caller,
+            arrived,
+            headers,
+            body,
+            is_counted,
+            again: None,
+        }),
         Err(error) => {
             leave(headers, body);
             Err(error)

@@ -1,20 +1,32 @@
-//! Responses in the background. Their requests are admitted as any other, and stored; another task
-//! makes the response, in this process or in the next one ([`make`]).
+//! Responses and jobs in the background. Their requests are admitted as any other, and stored;
+//! another task makes the response, in this process or in the next one ([`make`]).
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use hyper::Response;
+use inference_protocol::openai::ParseError;
 use inference_protocol::time::unix_seconds;
 use inference_translation::store::Stored;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::admit::Admitted;
-use super::deferral::Deferral;
+use super::accept::Received;
+use super::account::Record;
+use super::admit::{Admission, Admitted};
+use super::authenticate::Authenticated;
+use super::deferral::{Deferral, kept_headers};
+use crate::access::keys::Caller;
 use crate::context::Gateway;
 use crate::context::settings::Settings;
-use crate::store::{BackgroundResponse, StoreError};
+use crate::scheduler::fleet::RouteConstraints;
+use crate::store::{BackgroundTask, StoreError};
 use crate::types::error::Error;
+use crate::types::random::random;
 use crate::types::response::{self, Body};
+use crate::types::user::UserId;
+
+/// The path of the Responses API.
+const RESPONSES: &str = "/v1/responses";
 
 mod events;
 pub(crate) mod make;
@@ -40,11 +52,13 @@ pub(crate) async fn defer(
     let user = user.map(u64::from);
     let stored = stored.owned_by(user);
     let Deferral { request, headers, origin, background } = *deferral;
-    let record = BackgroundResponse {
+    let record = BackgroundTask {
         id: stored.id(),
         tenant: (*tenant).into(),
         created_at: origin.now,
         is_active: true,
+        path: RESPONSES.into(),
+        metadata: None,
         user,
         random: format!("{:x}", origin.random),
         headers,
@@ -56,17 +70,108 @@ pub(crate) async fn defer(
     let live = store.live(&record);
     live.push(0, &events);
     let request = self_contained(&request, &stored)?;
-    let inserted = store
-        .insert_response(record, request, conversation, limits.background.per_tenant_max)
-        .await;
-    inserted.map_err(|error| match error {
-        StoreError::TooMany(max) => Error::TooManyResponses(max),
-        error => error.of(""),
-    })?;
+    let inserted =
+        store.insert_task(record, request, conversation, limits.background.per_tenant_max).await;
+    inserted.map_err(refusal)?;
     match background.is_streamed {
         true => Ok(live_events(gateway, settings, live, 0)),
         false => Ok(response::json(stored.response().to_vec())),
     }
+}
+
+fn refusal(error: StoreError) -> Error {
+    match error {
+        StoreError::TooMany(max) => Error::TooManyTasks(max),
+        error => error.of(""),
+    }
+}
+
+/// A request that is to be made in the background.
+#[derive(Debug)]
+pub(crate) struct JobRequest {
+    /// The path of its API.
+    pub path: String,
+    /// Its body.
+    pub body: Bytes,
+    /// The client's notes.
+    pub metadata: Option<Map<String, Value>>,
+}
+
+/// Admits the request of a job as any other, and stores it. Returns how long it would wait for a
+/// slot now, if that can be predicted.
+///
+/// # Errors
+/// The request is refused, or the store cannot take it.
+pub(crate) async fn defer_job(
+    gateway: &Gateway,
+    settings: &Settings,
+    received: Received,
+    caller: Caller,
+    job: JobRequest,
+) -> Result<(BackgroundTask, Option<Duration>), Error> {
+    let (store, limits) = gateway.store_of(settings)?;
+    let mut record = Record::open(gateway, &received);
+    let Received { context, api, query_model, arrived, headers, body } = received;
+    let (tenant, kept) = (caller.tenant.clone(), kept_headers(&headers, &caller));
+    let authenticated = Authenticated {
+        context,
+        api,
+        query_model,
+        caller,
+        arrived,
+        headers,
+        body,
+        is_counted: false,
+        again: None,
+    };
+    let admitted = super::admit(gateway, settings, authenticated, &mut record).await;
+    let checked = admitted.and_then(|admission| check_job(gateway, &admission));
+    let (user, wait) = checked.inspect_err(|error| record.record_failure(error))?;
+    let number = random();
+    let task = BackgroundTask {
+        id: format!("job_{number:032x}"),
+        tenant: (*tenant).into(),
+        created_at: now(),
+        is_active: true,
+        path: job.path,
+        metadata: job.metadata,
+        user: user.map(u64::from),
+        random: format!("{number:x}"),
+        headers: kept,
+        is_streamed: false,
+        is_bound: false,
+        is_canceled: false,
+    };
+    let request = job.body.to_vec();
+    let max = limits.background.per_tenant_max;
+    let inserted = store.insert_task(task.clone(), request, b"null".to_vec(), max).await;
+    inserted.map_err(refusal).inspect_err(|error| record.record_failure(error))?;
+    record.record_success(202, 0);
+    Ok((task, wait))
+}
+
+/// The user of a job's request, and how long it would wait.
+fn check_job(
+    gateway: &Gateway,
+    admission: &Admission,
+) -> Result<(Option<UserId>, Option<Duration>), Error> {
+    let invalid = |param: &str, message: &str| {
+        Error::Invalid(ParseError { message: message.into(), param: Some(param.into()) })
+    };
+    let Admission::Request(admitted) = admission else { return Ok((None, None)) };
+    if admitted.deferral.is_some() {
+        return Err(invalid("body.background", "a job is in the background already"));
+    }
+    if admitted.is_streamed {
+        return Err(invalid(
+            "body.stream",
+            "a job has its response in one piece: set stream to false",
+        ));
+    }
+    let constraints =
+        RouteConstraints { external: admitted.external, ..RouteConstraints::default() };
+    let wait = gateway.dispatcher.predicted_wait(&admitted.slot_request(&constraints));
+    Ok((admitted.user, wait))
 }
 
 /// The body of a request with its input as it was stored: without references to what may be gone

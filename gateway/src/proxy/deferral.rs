@@ -15,8 +15,11 @@ use serde::{Deserialize, Serialize};
 use super::translation::Translation;
 use crate::access::keys::Caller;
 use crate::context::Gateway;
-use crate::store::{BackgroundResponse, StoreError};
+use crate::store::{BackgroundTask, StoreError};
 use crate::types::error::Error;
+
+/// Class header of requests and responses. It overrides `service_tier`.
+pub(crate) const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
 
 /// What a response in the background needs of its request.
 #[derive(Debug)]
@@ -32,21 +35,26 @@ pub(crate) struct Deferral {
 }
 
 impl Deferral {
-    /// `None` if the response is to be sent on the request's connection. It depends on the headers
-    /// with these `names`.
-    pub(crate) fn of<'n>(
+    /// `None` if the response is to be sent on the request's connection.
+    pub(crate) fn of(
         translation: Option<&Translation>,
         request: Bytes,
-        headers: &HeaderMap,
-        names: impl Iterator<Item = &'n HeaderName>,
+        headers: Vec<(String, String)>,
     ) -> Option<Self> {
         let translation = translation?;
         let (background, origin) = (translation.background?, translation.origin);
-        let sent = names.filter_map(|name| {
-            Some((name.as_str().to_string(), headers.get(name)?.to_str().ok()?.to_string()))
-        });
-        Some(Self { request, headers: sent.collect(), origin, background })
+        Some(Self { request, headers, origin, background })
     }
+}
+
+/// The headers on which a response depends: its class, and its user.
+pub(crate) fn kept_headers(headers: &HeaderMap, caller: &Caller) -> Vec<(String, String)> {
+    let class = [CLASS];
+    let names = caller.key.users.header_names().iter().chain(&class);
+    let sent = names.filter_map(|name| {
+        Some((name.as_str().to_string(), headers.get(name)?.to_str().ok()?.to_string()))
+    });
+    sent.collect()
 }
 
 /// A response that was begun before.
@@ -85,7 +93,7 @@ pub(crate) struct Checkpoint {
 
 impl Checkpoint {
     /// Before anything is made. The seed follows from the response, so that it is always the same.
-    pub(crate) fn first(response: &BackgroundResponse) -> Self {
+    pub(crate) fn first(response: &BackgroundTask) -> Self {
         let resume = Resume::new(response.number(), response.created_at);
         Self { resume, model: None, is_lost: false }
     }
@@ -134,7 +142,7 @@ pub(super) async fn remember_previous(
     let Ok(Previous { previous_response_id: id }) = serde_json::from_slice(request) else {
         return Ok(false);
     };
-    let found = match store.response(&caller.tenant, &id).await {
+    let found = match store.task(&caller.tenant, &id).await {
         Ok((record, conversation)) if !record.is_active => Stored::from_json(&conversation),
         Ok(_) | Err(StoreError::Unknown) => None,
         Err(error) => return Err(error.of(&id)),

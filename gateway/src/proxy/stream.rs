@@ -18,7 +18,7 @@ use inference_protocol::sse::{self, payloads};
 use inference_translation::StreamFormat;
 use tokio::time::timeout;
 
-use super::admit::CLASS;
+use super::deferral::CLASS;
 use super::drive::{Drive, Next};
 use super::forward::Whole;
 use crate::types::error::Error;

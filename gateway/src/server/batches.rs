@@ -172,7 +172,7 @@ fn window(text: &str) -> Result<u64, Error> {
     hours.map(|hours| hours * HOUR_S).ok_or_else(expected)
 }
 
-fn check_metadata(metadata: Option<&Map<String, Value>>) -> Result<(), Error> {
+pub(crate) fn check_metadata(metadata: Option<&Map<String, Value>>) -> Result<(), Error> {
     let (pairs_max, key_max, value_max) = METADATA_MAX;
     let pairs = metadata.into_iter().flatten();
     let is_right = |(key, value): (&String, &Value)| {

@@ -20,7 +20,7 @@ use crate::context::Gateway;
 use crate::context::settings::Settings;
 use crate::control::only;
 use crate::proxy::background::live_events;
-use crate::store::{BackgroundResponse, Store, StoreError};
+use crate::store::{BackgroundTask, Store, StoreError};
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
@@ -82,7 +82,7 @@ fn read<B>(path: Path<'_>, stored: &Stored, request: &Request<B>) -> Result<Resp
 }
 
 /// The response as it is now.
-fn view(store: Option<&Store>, record: &BackgroundResponse, stored: &Stored) -> Vec<u8> {
+fn view(store: Option<&Store>, record: &BackgroundTask, stored: &Stored) -> Vec<u8> {
     let has_begun = record.is_active && store.is_some_and(|store| store.live(record).has_begun());
     match has_begun {
         true => stored.with_status("in_progress"),
@@ -119,9 +119,9 @@ impl Caller<'_> {
     }
 
     /// The response in the background, if the caller may see it.
-    async fn kept(&self) -> Result<Option<(BackgroundResponse, Stored)>, Error> {
+    async fn kept(&self) -> Result<Option<(BackgroundTask, Stored)>, Error> {
         let Some(store) = self.store() else { return Ok(None) };
-        let (record, conversation) = match store.response(self.tenant, self.id).await {
+        let (record, conversation) = match store.task(self.tenant, self.id).await {
             Ok(found) => found,
             Err(StoreError::Unknown) => return Ok(None),
             Err(error) => return Err(error.of(self.id)),
@@ -140,7 +140,7 @@ impl Caller<'_> {
         let was_kept = kept.is_some();
         if let Some((record, store)) = kept.map(|(record, _)| record).zip(self.store()) {
             let live = store.live(&record);
-            let deleted = store.delete_response(self.tenant, self.id).await;
+            let deleted = store.delete_task(self.tenant, self.id).await;
             deleted.map_err(|error| error.of(self.id))?;
             live.cancel();
         }
@@ -151,12 +151,12 @@ impl Caller<'_> {
     }
 
     /// Ends a response, and returns it as it is then.
-    async fn cancel(&self, record: &BackgroundResponse) -> Result<Response<Body>, Error> {
+    async fn cancel(&self, record: &BackgroundTask) -> Result<Response<Body>, Error> {
         let store = self.store().ok_or(Error::StoreOff)?;
         if record.is_active {
             // Entered before the task can have left it.
             let live = store.live(record);
-            let canceled = store.cancel_response(self.tenant, self.id).await;
+            let canceled = store.cancel_task(self.tenant, self.id).await;
             if canceled.map_err(|error| error.of(self.id))?.is_active {
                 let _ = timeout(CANCEL_TIMEOUT, live.ended()).await;
             }
@@ -187,7 +187,7 @@ impl Caller<'_> {
         if record.is_active {
             return Ok(live_events(self.gateway, settings, live, from));
         }
-        let events = store.response_events(self.id).await.map_err(|error| error.of(self.id))?;
+        let events = store.task_events(self.id).await.map_err(|error| error.of(self.id))?;
         let skipped: usize = sse::events(&events).take(from).map(<[u8]>::len).sum();
         let rest = Bytes::from(events).slice(skipped..);
         Ok(response::stream(StreamFormat::Events.content_type(), response::whole(rest)))

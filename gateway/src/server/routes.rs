@@ -11,7 +11,7 @@ use inference_translation::store::Path;
 use inference_translation::{ClientApi, ollama};
 
 use super::models::{self, Listing};
-use super::{batches, files, responses};
+use super::{batches, files, jobs, responses};
 use crate::config::tls::Authority;
 use crate::context::Gateway;
 use crate::control::health::status;
@@ -49,6 +49,7 @@ pub(crate) async fn serve(
         "/api/show" => models::show(&gateway, request).await,
         path if files::path(path).is_some() => files::serve(&gateway, request).await,
         path if batches::path(path).is_some() => batches::serve(&gateway, request).await,
+        path if jobs::path(path).is_some() => jobs::serve(&gateway, context.clone(), request).await,
         path if let Some(path) = Path::at(path) => responses::serve(&gateway, &request, path).await,
         _ => look(&gateway, &request),
     };

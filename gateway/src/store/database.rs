@@ -349,6 +349,6 @@ mod tests {
             let sql = format!("SELECT count(*) FROM {table}");
             later.query_row(&sql, [], |row| row.get(0)).unwrap()
         };
-        assert_eq!((count("batches"), count("responses")), (1, 0));
+        assert_eq!((count("batches"), count("tasks")), (1, 0));
     }
 }

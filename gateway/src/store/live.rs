@@ -1,4 +1,5 @@
-//! Responses in the background that this process makes: their events, for those who read them.
+//! What this process makes in the background: how far it is, and its events, for those who read
+//! them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -114,9 +115,9 @@ impl Live {
 
 /// Those of all tenants, by id. One that nobody makes or reads any more is forgotten.
 #[derive(Debug, Default)]
-pub(super) struct LiveResponses(Mutex<HashMap<String, Weak<Live>>>);
+pub(super) struct LiveTasks(Mutex<HashMap<String, Weak<Live>>>);
 
-impl LiveResponses {
+impl LiveTasks {
     /// The response with this id; a new one if there is none.
     pub(super) fn enter(&self, id: &str, is_streamed: bool) -> Arc<Live> {
         let mut all = self.lock();
@@ -144,7 +145,7 @@ mod tests {
 
     #[tokio::test]
     async fn readers_get_every_event_once_whatever_is_made_again() {
-        let all = LiveResponses::default();
+        let all = LiveTasks::default();
         let live = all.enter("a", true);
         assert!(Arc::ptr_eq(&live, &all.enter("a", true)));
         live.push(0, &events(0..3));
@@ -167,7 +168,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_nobody_uses_is_forgotten() {
-        let all = LiveResponses::default();
+        let all = LiveTasks::default();
         drop(all.enter("a", true));
         let plain = all.enter("b", false);
         assert_eq!(all.lock().len(), 1);

@@ -1,34 +1,28 @@
-//! Makes responses in the background. Each has a task. What it knows is in the store, so that
-//! another gateway process continues where this one was killed.
+//! Makes responses in the background, and does jobs. Each has a task. What it knows is in the
+//! store, so that another gateway process continues where this one was killed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use inference_protocol::openai::ErrorDetail;
-use inference_translation::store::{Ended, Stored};
+use inference_protocol::time::unix_seconds;
 use tokio::task::{self, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::room::Room;
 use crate::config::store::BackgroundLimits;
 use crate::context::Gateway;
-use crate::observability::metrics::BackgroundOutcome;
-use crate::proxy::background::make::{Failure, Made, Making};
-use crate::proxy::deferral::Checkpoint;
-use crate::store::{BackgroundResponse, Live, Store, StoreError, Task};
-use crate::types::random::random;
+use crate::store::{BackgroundTask, Live, Store, StoreError};
 
-/// How often to look for responses whose task has failed.
+mod job;
+mod response;
+
+/// How often to look for tasks that have failed.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Pauses between attempts double from the first to the last.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Pause between attempts to store the end of a response.
+/// Pause between attempts to store an end.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
-/// Attempts that may fail at an endpoint. Those that find none are not counted.
-const FAILURES_MAX: u32 = 5;
 
-/// Makes responses until the gateway stops.
+/// Works until the gateway stops.
 pub(crate) async fn run(gateway: Gateway) {
     let settings = gateway.settings.now().config.store.clone();
     let (Some(store), Some(settings)) = (gateway.store.clone(), settings) else { return };
@@ -54,18 +48,18 @@ pub(crate) async fn run(gateway: Gateway) {
             }
             () = gateway.stop.cancelled() => break,
         }
-        let active = store.active_responses().await.unwrap_or_default();
-        for response in active {
-            if let Some(Known { live, .. }) = known.get(&response.id) {
-                if response.is_canceled {
+        let active = store.active_tasks().await.unwrap_or_default();
+        for task in active {
+            if let Some(Known { live, .. }) = known.get(&task.id) {
+                if task.is_canceled {
                     live.cancel();
                 }
                 continue;
             }
-            let (id, live) = (response.id.clone(), store.live(&response));
+            let (id, live) = (task.id.clone(), store.live(&task));
             let (gateway, store, room) = (gateway.clone(), store.clone(), room.clone());
-            known.insert(id.clone(), Known { live: live.clone(), since: response.created_at });
-            let one = One { gateway, store, room, response, live };
+            known.insert(id.clone(), Known { live: live.clone(), since: task.created_at });
+            let one = One { gateway, store, room, task, live };
             tasks.insert(running.spawn(one.run()).id(), id);
         }
         report(&gateway, &known);
@@ -74,7 +68,7 @@ pub(crate) async fn run(gateway: Gateway) {
     while running.join_next().await.is_some() {}
 }
 
-/// A response with a task, and when it was asked for, in seconds since 1970.
+/// A running task, and when it was asked for, in seconds since 1970.
 struct Known {
     live: Arc<Live>,
     since: u64,
@@ -82,26 +76,26 @@ struct Known {
 
 fn report(gateway: &Gateway, known: &HashMap<String, Known>) {
     let oldest = known.values().map(|known| known.since).min();
-    gateway.metrics.set_active_responses(known.len(), oldest.unwrap_or_default());
+    gateway.metrics.set_active_tasks(known.len(), oldest.unwrap_or_default());
 }
 
-/// One response.
+/// A response or a job.
 struct One {
     gateway: Gateway,
     store: Store,
     room: Arc<Room>,
-    response: BackgroundResponse,
+    task: BackgroundTask,
     live: Arc<Live>,
 }
 
 impl One {
-    /// Makes it, or what is left of it, unless the gateway stops or the store fails; then another
-    /// task continues.
+    /// Does it, or what is left of it, unless the gateway stops or the store fails; then it is
+    /// continued later.
     async fn run(self) {
-        if self.response.is_canceled {
+        if self.task.is_canceled {
             self.live.cancel();
         }
-        let own = self.room.of(&self.response.tenant);
+        let own = self.room.of(&self.task.tenant);
         let stop = self.gateway.stop.clone();
         let _permits = tokio::select! {
             // Read below, so that those that wait take no memory.
@@ -109,95 +103,34 @@ impl One {
             () = self.live.canceled() => None,
             () = stop.cancelled() => return,
         };
-        let task = match self.store.response_task(&self.response.id).await {
-            Ok((_, task)) => task,
+        let input = match self.store.task_input(&self.task.id).await {
+            Ok((_, input)) => input,
             // It was deleted.
             Err(StoreError::Unknown) => return,
-            Err(error) => return self.interrupt(error),
-        };
-        let Some(queued) = Stored::from_json(&task.conversation) else {
-            return self.interrupt(StoreError::Unavailable);
-        };
-        self.live.push(0, &queued.first_events().into());
-        let (outcome, conversation) = match self.make(task, &queued).await {
-            Made::Interrupted => return,
-            Made::Complete(conversation) => (BackgroundOutcome::Completed, conversation),
-            Made::Canceled => self.end_early(&queued, Ended::Canceled),
-            Made::Failed(Failure { detail, status, .. }) => {
-                self.end_early(&queued, Ended::Failed(&detail, status))
+            Err(error) => {
+                return tracing::warn!(task = self.task.id, ?error, "task interrupted");
             }
         };
-        self.finish(conversation).await;
-        self.gateway.metrics.record_response(outcome);
-        tracing::info!(
-            response = self.response.id,
-            tenant = self.response.tenant,
-            outcome = outcome.name(),
-            "response in the background ended"
-        );
-    }
-
-    /// Tries until it is complete, or no attempt would help.
-    async fn make(&self, task: Task, queued: &Stored) -> Made {
-        let Task { request, progress, .. } = task;
-        let known = progress.and_then(|progress| serde_json::from_slice(&progress).ok());
-        let checkpoint = known.unwrap_or_else(|| Checkpoint::first(&self.response));
-        let mut making = Making {
-            gateway: &self.gateway,
-            store: &self.store,
-            response: &self.response,
-            request: request.into(),
-            live: &self.live,
-            checkpoint,
-            previous: queued.previous().map(Arc::new),
+        let done = match self.task.is_job() {
+            true => {
+                let left = self.task.expires_at().saturating_sub(unix_seconds(SystemTime::now()));
+                let left = Duration::from_secs(left);
+                job::run(&self.gateway, &self.task, &self.live, input.request, left).await
+            }
+            false => response::run(&self, input).await,
         };
-        let ((mut pause, pause_max), mut failures) = (PAUSES, 0);
-        loop {
-            let failure = match making.run().await {
-                Made::Failed(failure) => failure,
-                made => return made,
-            };
-            failures += u32::from(failure.is_of_endpoint);
-            let Some(least) = failure.retry_after.filter(|_| failures < FAILURES_MAX) else {
-                return Made::Failed(failure);
-            };
-            if making.is_too_old() {
-                return Made::Failed(failure);
-            }
-            self.gateway.metrics.record_response_retry();
-            // Half to all of it, so that those that failed together do not try together.
-            let half = pause.max(least).min(pause_max) / 2;
-            let share = f64::from(random() as u16) / f64::from(u16::MAX);
-            tokio::select! {
-                () = sleep(half + half.mul_f64(share)) => {}
-                () = self.live.canceled() => return Made::Canceled,
-                () = self.gateway.stop.cancelled() => return Made::Interrupted,
-            }
-            pause = (pause * 2).min(pause_max);
-        }
-    }
-
-    /// The end of a response that is not complete.
-    fn end_early(&self, queued: &Stored, end: Ended<'_>) -> (BackgroundOutcome, Vec<u8>) {
-        let ended = queued.ended(end);
-        let number = self.live.len();
-        self.live.push(number, &ended.last_event(number).into());
-        let outcome = match end {
-            Ended::Canceled => BackgroundOutcome::Canceled,
-            Ended::Failed(ErrorDetail { message, .. }, status) => {
-                let response = &self.response.id;
-                tracing::warn!(response, status, reason = message, "response failed");
-                BackgroundOutcome::Failed
-            }
-        };
-        (outcome, ended.to_json().unwrap_or_default())
+        let Some((outcome, result)) = done else { return };
+        self.finish(result).await;
+        self.gateway.metrics.record_task(outcome);
+        let (task, tenant) = (&self.task.id, &self.task.tenant);
+        tracing::info!(task, tenant, outcome = outcome.name(), "task ended");
     }
 
     /// Stores its end. A full disk must not cost what was computed: it waits here.
-    async fn finish(&self, conversation: Vec<u8>) {
+    async fn finish(&self, result: Vec<u8>) {
         loop {
-            let (conversation, events) = (conversation.clone(), self.live.events());
-            match self.store.finish_response(&self.response, conversation, events).await {
+            let (result, events) = (result.clone(), self.live.events());
+            match self.store.finish_task(&self.task, result, events).await {
                 Ok(()) => return self.live.end(),
                 Err(_) => tokio::select! {
                     () = sleep(STORE_PAUSE) => {}
@@ -205,9 +138,5 @@ impl One {
                 },
             }
         }
-    }
-
-    fn interrupt(&self, error: StoreError) {
-        tracing::warn!(response = self.response.id, ?error, "response interrupted");
     }
 }

@@ -103,7 +103,7 @@ async fn maintain(gateway: &Gateway, store: &Store) {
         };
         let before = now.saturating_sub(age_s_max);
         let (batches, responses) =
-            (store.expire_batches(before).await?, store.expire_responses(before).await?);
+            (store.expire_batches(before).await?, store.expire_tasks(before).await?);
         Ok::<_, StoreError>([files, batches, responses])
     };
     let Ok([files, batches, responses]) = expired.await else { return };

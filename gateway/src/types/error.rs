@@ -63,7 +63,7 @@ pub enum Error {
     StoreOff,
     /// The store cannot be read or written now.
     StoreUnavailable,
-    /// The tenant has no file or batch with this id.
+    /// The tenant has no file, batch or job with this id.
     UnknownRecord(String),
     /// A batch that has not ended reads the file.
     FileInUse(String),
@@ -71,8 +71,8 @@ pub enum Error {
     BatchFinished(String),
     /// The tenant has so many batches that have not ended.
     TooManyBatches(usize),
-    /// The tenant has so many responses in the background that have not ended.
-    TooManyResponses(usize),
+    /// The tenant has so many responses and jobs in the background that have not ended.
+    TooManyTasks(usize),
     /// The tenant, or all together, have stored as much as they may.
     StorageFull,
     /// No node is ready.
@@ -171,7 +171,7 @@ impl Error {
             Self::UnknownPath | Self::UnknownModel(_) | Self::UnknownNode(_) => 404,
             Self::UnknownResponse(_) | Self::UnknownRecord(_) => 404,
             Self::FileInUse(_) | Self::BatchFinished(_) => 409,
-            Self::TooManyBatches(_) | Self::TooManyResponses(_) => 429,
+            Self::TooManyBatches(_) | Self::TooManyTasks(_) => 429,
             Self::StorageFull => 413,
             Self::StoreUnavailable => 503,
             Self::ModelForbidden(_) | Self::AdminOff | Self::StoreOff => 403,
@@ -236,7 +236,7 @@ impl Error {
             Self::FileInUse(_) => "file_in_use",
             Self::BatchFinished(_) => "batch_finished",
             Self::TooManyBatches(_) => "too_many_batches",
-            Self::TooManyResponses(_) => "too_many_responses",
+            Self::TooManyTasks(_) => "too_many_tasks",
             Self::StorageFull => "storage_limit_exceeded",
             Self::ModelForbidden(_) => "model_not_allowed",
             Self::RateLimited { .. } => "rate_limit_exceeded",
@@ -316,7 +316,7 @@ impl Error {
             | Self::FileInUse(_)
             | Self::BatchFinished(_)
             | Self::TooManyBatches(_)
-            | Self::TooManyResponses(_)
+            | Self::TooManyTasks(_)
             | Self::StorageFull
             | Self::StoreOff
             | Self::UnknownModel(_) => FaultOrigin::Client,
@@ -368,7 +368,7 @@ impl Error {
             | Self::FileInUse(_)
             | Self::BatchFinished(_)
             | Self::TooManyBatches(_)
-            | Self::TooManyResponses(_)
+            | Self::TooManyTasks(_)
             | Self::StorageFull
             | Self::StoreOff
             | Self::StoreUnavailable

@@ -70,7 +70,7 @@ pub(crate) fn error_event(error: &Error) -> Bytes {
     Bytes::from(sse::data(&error_body(error).to_json()))
 }
 
-fn error_body(error: &Error) -> ErrorBody {
+pub(crate) fn error_body(error: &Error) -> ErrorBody {
     ErrorBody { error: error_detail(error) }
 }
 

@@ -169,7 +169,7 @@ fn content(answer: Answer) -> Value {
 }
 
 /// Adds files and batches. `stored` describes an operation on what has an id.
-fn add_batches(
+fn add_records(
     paths: &mut Map<String, Value>,
     asks: &impl Fn(&str, Value, Value) -> Value,
     stored: &impl Fn(&str, &'static str) -> Value,
@@ -188,6 +188,17 @@ fn add_batches(
         "metadata": {"type": "object"}, "output_expires_after": {"type": "object"}}});
     let create = asks("Creates a batch", create, content(Answer::Object("OpenAI's batch.")));
     let list = |said: &str| looks(said, content(Answer::Object("A list, as at OpenAI.")));
+    let job = json!({"type": "object", "required": ["url", "body"], "properties": {
+        "url": text, "body": {"type": "object"}, "metadata": {"type": "object"}}});
+    let about = "`id`, `task_id`, `status`, `status_url`, `queue_position`, `response` and others.";
+    let mut begin = asks("Creates a job", job, content(Answer::Object(about)));
+    if let Some(responses) = begin["responses"].as_object_mut()
+        && let Some(created) = responses.remove("200")
+    {
+        responses.insert("202".into(), created);
+    }
+    let one = json!({"get": stored("Shows a job", about),
+        "delete": stored("Deletes a job", "`id`, `object`, `deleted`.")});
     let file = json!({"get": stored("Shows a file", "OpenAI's file."),
         "delete": stored("Deletes a file", "`id`, `object`, `deleted`.")});
     let mut read = stored("Reads a file", "");
@@ -199,6 +210,9 @@ fn add_batches(
         ("/v1/batches", json!({"get": list("Lists batches"), "post": create})),
         ("/v1/batches/{id}", json!({"get": stored("Shows a batch", "OpenAI's batch.")})),
         ("/v1/batches/{id}/cancel", json!({"post": stored("Cancels a batch", "OpenAI's batch.")})),
+        ("/v1/jobs", json!({"get": list("Lists jobs"), "post": begin})),
+        ("/v1/jobs/{id}", one),
+        ("/v1/jobs/{id}/cancel", json!({"post": stored("Cancels a job", about)})),
     ] {
         paths.insert(path.into(), item);
     }
@@ -237,5 +251,5 @@ pub fn add(
     paths.insert("/v1/responses/{id}/input_items".into(), json!({"get": items}));
     let cancel = stored("Cancels a response in the background", "OpenAI's `Response`.");
     paths.insert("/v1/responses/{id}/cancel".into(), json!({"post": cancel}));
-    add_batches(paths, &asks, &stored, &looks);
+    add_records(paths, &asks, &stored, &looks);
 }

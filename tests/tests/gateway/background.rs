@@ -108,7 +108,7 @@ async fn cancel(client: &Client, id: &str) -> (u16, Value) {
 }
 
 async fn ended(gateway: &Gateway, outcome: &str) -> f64 {
-    let name = format!("gateway_background_responses_total{{outcome=\"{outcome}\"}}");
+    let name = format!("gateway_background_tasks_total{{outcome=\"{outcome}\"}}");
     metric(&gateway.admin, &name).await
 }
 
@@ -119,7 +119,7 @@ async fn a_response_in_the_background_is_made_after_its_client_has_left() {
     let first = queued(&kept.ada, json!({"metadata": {"a": "b"}})).await;
     let id = first["id"].as_str().unwrap();
     assert_eq!(known(&kept.ada, id).await, first);
-    let active = "gateway_background_responses_active";
+    let active = "gateway_background_tasks_active";
     eventually("it to be counted", async || {
         (metric(&kept.gateway.admin, active).await == 1.0).then_some(())
     })
@@ -365,7 +365,7 @@ async fn what_cannot_be_made_is_refused_or_fails() {
     let failing = id_of(&kept.ada, json!({})).await;
     let other = id_of(&kept.ada, json!({})).await;
     let full = kept.ada.post(PATH, request(&json!({})).to_string()).await;
-    assert_eq!((full.status, full.error_code().as_str()), (429, "too_many_responses"));
+    assert_eq!((full.status, full.error_code().as_str()), (429, "too_many_tasks"));
     id_of(&kept.bob, json!({})).await;
     let whole = kept.ada.get(&format!("{PATH}/{failing}?stream=true")).await;
     assert_eq!((whole.status, &whole.json()["error"]["param"]), (400, &json!("stream")));
@@ -404,7 +404,7 @@ async fn a_node_that_fails_is_asked_again_later_and_the_same_response_goes_on() 
     let rest = reader.rest().await;
     assert_eq!(rest[0]["delta"], "lo", "{rest:?}");
     assert_eq!(text(&becomes(&kept.ada, &id, "completed").await), "Hello");
-    let retries = "gateway_background_response_retries_total";
+    let retries = "gateway_background_task_retries_total";
     assert_eq!(metric(&kept.gateway.admin, retries).await, 1.0);
 }
 

@@ -14,6 +14,7 @@ mod external;
 mod files;
 mod health;
 mod hedge;
+mod jobs;
 mod keys;
 mod lengths;
 mod limits;

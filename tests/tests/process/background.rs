@@ -124,7 +124,7 @@ async fn streams_in_the_background_miss_no_event_while_gateway_and_nodes_are_kil
     assert!(breaks as usize >= gateway_kills, "{breaks}");
     // A client whose request was cut off before it had an id has asked twice: nothing is left.
     eventually_within(Duration::from_secs(120), "all responses to end", async || {
-        let active = metric(&fleet.admin, "gateway_background_responses_active").await;
+        let active = metric(&fleet.admin, "gateway_background_tasks_active").await;
         (active == 0.0).then_some(())
     })
     .await;
@@ -135,15 +135,16 @@ async fn streams_in_the_background_miss_no_event_while_gateway_and_nodes_are_kil
 async fn the_example_in_the_documentation_reads_responses_with_the_package_of_openai() {
     let Some(python) = python() else { return };
     let page = std::fs::read_to_string(root().join("docs/background.md")).unwrap();
-    let example = page.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
+    let examples = page.split("```python\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let folder = Folder::new();
     let fleet = Fleet::start(&format!("store: {{dir: '{}'}}\n", folder.path().display())).await;
     let _agent = fleet.join("a", &["--slots", "2"]).await;
     let mut command = Command::new(python);
-    command.args(["-c", example]);
+    command.args(["-c", &examples.collect::<String>()]);
     command.env("OPENAI_BASE_URL", format!("{}/v1", fleet.url)).env("OPENAI_API_KEY", &fleet.key);
     let ran = tokio::task::block_in_place(|| run_command(command));
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let said = "completed The capital of France is Paris.\nThe capital of Kenya is Nairobi.\n";
+    let said = "completed The capital of France is Paris.\nThe capital of Kenya is Nairobi.\n\
+        queued 0\ncompleted The capital of Italy is Rome.\n";
     assert_eq!(ran.stdout, said);
 }

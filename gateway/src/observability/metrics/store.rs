@@ -83,23 +83,23 @@ impl StoreFamilies {
                 "Requests of batches that failed for a while and are repeated after a pause.",
             )?,
             responses_active: builder.gauge(
-                "gateway_background_responses_active",
-                "Responses in the background that have not ended.",
+                "gateway_background_tasks_active",
+                "Responses and jobs in the background that have not ended.",
             )?,
             oldest_response: builder.gauge(
-                "gateway_background_responses_oldest_timestamp_seconds",
-                "When the oldest response in the background that has not ended was asked for, in \
+                "gateway_background_tasks_oldest_timestamp_seconds",
+                "When the oldest response or job in the background that has not ended was asked for, in \
                  seconds since 1970; 0 without one.",
             )?,
             responses: builder.counters(
-                "gateway_background_responses_total",
-                "Responses in the background that have ended, by outcome: completed, failed, or \
+                "gateway_background_tasks_total",
+                "Responses and jobs in the background that have ended, by outcome: completed, failed, or \
                  canceled.",
                 &["outcome"],
             )?,
             response_retries: builder.counter(
-                "gateway_background_response_retries_total",
-                "Responses in the background that failed for a while and are tried again after a \
+                "gateway_background_task_retries_total",
+                "Responses and jobs in the background that failed for a while and are tried again after a \
                  pause.",
             )?,
         })
@@ -130,19 +130,19 @@ impl Metrics {
 
     /// Sets how many responses in the background have not ended, and when the oldest was asked for,
     /// in seconds since 1970.
-    pub(crate) fn set_active_responses(&self, count: usize, oldest: u64) {
+    pub(crate) fn set_active_tasks(&self, count: usize, oldest: u64) {
         let families = &self.0.families.store;
         families.responses_active.set(i64::try_from(count).unwrap_or(i64::MAX));
         families.oldest_response.set(i64::try_from(oldest).unwrap_or(i64::MAX));
     }
 
     /// Counts a response in the background that has ended.
-    pub(crate) fn record_response(&self, outcome: BackgroundOutcome) {
+    pub(crate) fn record_task(&self, outcome: BackgroundOutcome) {
         self.0.families.store.responses.with_label_values(&[outcome.name()]).inc();
     }
 
     /// Counts a response in the background that will be tried again.
-    pub(crate) fn record_response_retry(&self) {
+    pub(crate) fn record_task_retry(&self) {
         self.0.families.store.response_retries.inc();
     }
 

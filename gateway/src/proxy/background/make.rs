@@ -23,7 +23,7 @@ use super::super::forward::Whole;
 use super::now;
 use crate::access::keys::Caller;
 use crate::context::Gateway;
-use crate::store::{BackgroundResponse, Live, Store};
+use crate::store::{BackgroundTask, Live, Store};
 use crate::types::api::RequestedApi;
 use crate::types::error::Error;
 use crate::types::request_body::RequestBody;
@@ -33,8 +33,6 @@ use crate::types::response;
 /// How often the tokens of a response are stored. Those since the last time are made again if the
 /// gateway dies.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
-/// How long after its request a response must have ended, in seconds.
-const AGE_S_MAX: u64 = 24 * 60 * 60;
 /// How long an attempt waits for an endpoint, in seconds: one whose only node has failed it waits
 /// for another one until then.
 const PATIENCE_S_MAX: u64 = 10 * 60;
@@ -46,7 +44,7 @@ pub(crate) struct Making<'a> {
     /// Its store.
     pub store: &'a Store,
     /// The response.
-    pub response: &'a BackgroundResponse,
+    pub response: &'a BackgroundTask,
     /// The body of its request.
     pub request: Bytes,
     /// Where its events go.
@@ -124,7 +122,7 @@ impl Failure {
 impl Making<'_> {
     /// True if it is too late for another attempt.
     pub(crate) fn is_too_old(&self) -> bool {
-        now() >= self.response.created_at + AGE_S_MAX
+        now() >= self.response.expires_at()
     }
 
     /// Makes the response, or what is left of it.
@@ -180,7 +178,7 @@ impl Making<'_> {
                 headers.insert(name, value);
             }
         }
-        let left = (self.response.created_at + AGE_S_MAX).saturating_sub(now());
+        let left = self.response.expires_at().saturating_sub(now());
         headers.insert(DEADLINE, (left.clamp(1, PATIENCE_S_MAX) * 1000).into());
         let client = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         Received {
@@ -201,7 +199,18 @@ impl Making<'_> {
             checkpoint: self.checkpoint.clone(),
             previous: self.previous.clone(),
         });
-        Authenticated { context, api, query_model, caller, arrived, headers, body, again }
+        let is_counted = true;
+        Authenticated {
+            context,
+            api,
+            query_model,
+            caller,
+            arrived,
+            headers,
+            body,
+            is_counted,
+            again,
+        }
     }
 
     /// Passes its events on, and stores how far it is.

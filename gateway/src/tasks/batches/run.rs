@@ -10,11 +10,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::gate::{self, Starting};
 use super::input::{Input, InputError, Rules};
-use super::line::{Outcome, Runner};
+use super::line::{self, Outcome};
 use super::{Limits, end};
 use crate::access::keys::Caller;
 use crate::context::Gateway;
 use crate::store::{Batch, BatchStatus, Claim, LineError, Store, StoreError};
+use crate::tasks::asking::Asking;
 use crate::tasks::room::Permits;
 use crate::types::api::RequestedApi;
 
@@ -189,12 +190,12 @@ impl Run {
         line: usize,
         (permits, starting): (Permits, Starting),
     ) {
-        let (input, runner) = (input.clone(), self.runner());
+        let (input, asking) = (input.clone(), self.asking());
         running.spawn(async move {
             let _permits = permits;
             let read = spawn_blocking(move || input.read(line)).await;
-            let outcome = match (read, runner) {
-                (Ok(Ok(read)), Some(runner)) => runner.run(read, starting).await,
+            let outcome = match (read, asking) {
+                (Ok(Ok(read)), Some(asking)) => line::run(asking, read, starting).await,
                 (Ok(Ok(read)), None) => Outcome::without_response(
                     &read.custom_id,
                     "invalid_api_key",
@@ -214,13 +215,14 @@ impl Run {
     }
 
     /// `None` if the tenant's key is gone.
-    fn runner(&self) -> Option<Runner> {
+    fn asking(&self) -> Option<Asking> {
         let settings = self.gateway.settings.now();
-        Some(Runner {
+        Some(Asking {
             gateway: self.gateway.clone(),
             caller: self.caller()?.without_rate_limits(),
             api: RequestedApi::at(&self.batch.endpoint)?,
-            endpoint: self.batch.endpoint.clone(),
+            path: self.batch.endpoint.clone(),
+            headers: line::headers(),
             expires: self.expires(),
             bytes_max: settings.config.limits.response_bytes_max,
         })

@@ -89,10 +89,10 @@ impl std::fmt::Display for Error {
                 "this API key has {max} batches that have not ended, which is the limit; wait for one to \
                  end, or cancel it"
             ),
-            Self::TooManyResponses(max) => write!(
+            Self::TooManyTasks(max) => write!(
                 f,
-                "this API key has {max} responses in the background that have not ended, which is the \
-                 limit (store.background_per_tenant_max); wait for one to end, or cancel it"
+                "this API key has {max} responses and jobs in the background that have not ended, which is \
+                 the limit (store.background_per_tenant_max); wait for one to end, or cancel it"
             ),
             Self::StorageFull => write!(
                 f,

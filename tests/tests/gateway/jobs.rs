@@ -1,0 +1,179 @@
+//! Jobs: `/v1/jobs`, requests of any API that are made in the background.
+
+use fleet_tests::client::{Answer, Client};
+use fleet_tests::eventually;
+use fleet_tests::process::{Folder, metric};
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::Gateway;
+use super::batches::Kept;
+
+const PATH: &str = "/v1/jobs";
+const CHAT: &str = "/v1/chat/completions";
+
+fn chat(text: &str) -> Value {
+    json!({"model": "flotilla-demo", "messages": [{"role": "user", "content": text}]})
+}
+
+async fn asks(client: &Client, url: &str, body: &Value) -> Answer {
+    let asked = json!({"url": url, "body": body, "metadata": {"night": "1"}});
+    client.post(PATH, asked.to_string()).await
+}
+
+/// The id of a job that is accepted.
+async fn accepted(client: &Client, url: &str, body: &Value) -> String {
+    let answer = asks(client, url, body).await;
+    assert_eq!(answer.status, 202, "{:?}", answer.body);
+    answer.json()["id"].as_str().unwrap().into()
+}
+
+async fn known(client: &Client, id: &str) -> Value {
+    client.get(&format!("{PATH}/{id}")).await.json()
+}
+
+async fn becomes(client: &Client, id: &str, status: &str) -> Value {
+    eventually(status, async || {
+        let job = known(client, id).await;
+        (job["status"] == status).then_some(job)
+    })
+    .await
+}
+
+async fn delete(client: &Client, id: &str) -> u16 {
+    let path = format!("{PATH}/{id}");
+    client.try_send(Method::DELETE, &path, "".into()).await.unwrap().status
+}
+
+#[tokio::test]
+async fn a_job_is_accepted_at_once_and_its_response_is_there_later() {
+    let folder = Folder::new();
+    let kept = Kept::start(folder.path(), "").await;
+    let first = asks(&kept.ada, CHAT, &chat("one")).await;
+    assert_eq!(first.status, 202);
+    let first = first.json();
+    let id = first["id"].as_str().unwrap();
+    assert_eq!((&first["object"], &first["status"]), (&json!("job"), &json!("queued")));
+    assert_eq!((&first["task_id"], &first["url"]), (&first["id"], &json!(CHAT)));
+    assert_eq!(first["status_url"], format!("{PATH}/{id}"));
+    assert_eq!((&first["queue_position"], &first["response"]), (&json!(0), &Value::Null));
+    let message = json!({"role": "user", "content": "two"});
+    let body = json!({"model": "flotilla-demo", "max_tokens": 9, "messages": [message]});
+    let second = asks(&kept.ada, "/v1/messages", &body).await.json();
+    assert_eq!(second["queue_position"], 1);
+    assert_eq!(kept.bob.get(&format!("{PATH}/{id}")).await.status, 404);
+
+    let mut node = kept.gateway.node("a", 1).await;
+    for _ in 0..2 {
+        let asked = node.asked().await;
+        assert_eq!(asked.tenant, "ada");
+        let text = asked.body["messages"][0]["content"].as_str().unwrap().to_string();
+        asked.answer(&format!("{text}!"));
+    }
+    let done = becomes(&kept.ada, id, "completed").await;
+    assert_eq!(
+        (&done["metadata"]["night"], &done["response"]["status_code"]),
+        (&json!("1"), &json!(200))
+    );
+    assert_eq!(done["response"]["body"]["choices"][0]["message"]["content"], "one!");
+    let other = becomes(&kept.ada, second["id"].as_str().unwrap(), "completed").await;
+    assert_eq!(other["response"]["body"]["content"][0]["text"], "two!");
+    let listed = kept.ada.get(&format!("{PATH}?limit=1")).await.json();
+    assert_eq!((&listed["data"][0]["id"], &listed["has_more"]), (&second["id"], &json!(true)));
+    let rest =
+        kept.ada.get(&format!("{PATH}?after={}", second["id"].as_str().unwrap())).await.json();
+    assert_eq!((&rest["data"][0]["id"], &rest["has_more"]), (&first["id"], &json!(false)));
+    assert!(kept.bob.get(PATH).await.json()["data"].as_array().unwrap().is_empty());
+    assert_eq!((delete(&kept.bob, id).await, delete(&kept.ada, id).await), (404, 200));
+    assert_eq!(kept.ada.get(&format!("{PATH}/{id}")).await.status, 404);
+    kept.gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_job_outlives_its_gateway() {
+    let folder = Folder::new();
+    let kept = Kept::start(folder.path(), "").await;
+    let mut node = kept.gateway.node("a", 1).await;
+    let id = accepted(&kept.ada, CHAT, &chat("one")).await;
+    let _cut = node.asked().await;
+    assert_eq!(becomes(&kept.ada, &id, "in_progress").await["response"], Value::Null);
+    kept.stop().await;
+    let kept = Kept::start(folder.path(), "").await;
+    let mut node = kept.gateway.node("a", 1).await;
+    node.asked().await.answer("done");
+    let done = becomes(&kept.ada, &id, "completed").await;
+    assert_eq!(done["response"]["body"]["choices"][0]["message"]["content"], "done");
+    kept.stop().await;
+    let kept = Kept::start(folder.path(), "").await;
+    assert_eq!(known(&kept.ada, &id).await, done);
+}
+
+#[tokio::test]
+async fn a_job_can_be_canceled_until_it_has_ended() {
+    let folder = Folder::new();
+    let kept = Kept::start(folder.path(), "").await;
+    let cancel = async |id: &str| kept.ada.post(&format!("{PATH}/{id}/cancel"), "").await;
+    let waiting = accepted(&kept.ada, CHAT, &chat("one")).await;
+    assert_eq!(cancel(&waiting).await.json()["status"], "cancelled");
+    assert_eq!(cancel(&waiting).await.json()["status"], "cancelled", "twice is once");
+    let mut node = kept.gateway.node("a", 1).await;
+    let id = accepted(&kept.ada, CHAT, &chat("two")).await;
+    let stream = node.asked().await.stream();
+    assert_eq!(cancel(&id).await.json()["status"], "cancelled");
+    stream.is_given_up().await;
+    let done = accepted(&kept.ada, CHAT, &chat("three")).await;
+    node.asked().await.answer("3");
+    becomes(&kept.ada, &done, "completed").await;
+    assert_eq!(cancel(&done).await.status, 409);
+    assert_eq!(cancel("job_0").await.status, 404);
+    kept.gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_job_that_is_wrong_is_refused_and_one_that_fails_says_why() {
+    let folder = Folder::new();
+    let kept = Kept::start(folder.path(), ", background_per_tenant_max: 2").await;
+    let mut streamed = chat("x");
+    streamed["stream"] = true.into();
+    let background = json!({"model": "m", "input": "x", "background": true});
+    for (url, body, param) in [
+        ("/v1/nothing", chat("x"), "url"),
+        (PATH, chat("x"), "url"),
+        (CHAT, streamed, "body.stream"),
+        ("/v1/responses", background, "body.background"),
+        ("/v1/responses", json!({"model": "m", "input": 7}), "input"),
+    ] {
+        let refused = asks(&kept.ada, url, &body).await;
+        assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!(param)));
+    }
+    for body in ["", "{}", "[]", r#"{"url": "/v1/chat/completions"}"#] {
+        assert_eq!(kept.ada.post(PATH, body).await.status, 400, "{body}");
+    }
+    let long = json!({"url": CHAT, "body": {}, "metadata": {"k": "v".repeat(600)}});
+    assert_eq!(kept.ada.post(PATH, long.to_string()).await.status, 400);
+
+    let mut node = kept.gateway.node("a", 1).await;
+    let id = accepted(&kept.ada, CHAT, &chat("one")).await;
+    accepted(&kept.ada, CHAT, &chat("two")).await;
+    let full = asks(&kept.ada, CHAT, &chat("three")).await;
+    assert_eq!((full.status, full.error_code().as_str()), (429, "too_many_tasks"));
+    for _ in 0..2 {
+        let error = json!({"error": {"message": "too long", "type": "invalid_request_error",
+            "param": null, "code": "context_length_exceeded"}});
+        node.asked().await.reply(400, "application/json", error.to_string());
+    }
+    let failed = becomes(&kept.ada, &id, "failed").await;
+    assert_eq!(failed["response"]["status_code"], 400);
+    assert_eq!(failed["response"]["body"]["error"]["message"], "too long");
+    let unknown = accepted(&kept.ada, CHAT, &json!({"model": "none", "messages": []})).await;
+    assert_eq!(becomes(&kept.ada, &unknown, "failed").await["response"]["status_code"], 404);
+    eventually("three to be counted", async || {
+        let name = "gateway_background_tasks_total{outcome=\"failed\"}";
+        (metric(&kept.gateway.admin, name).await == 3.0).then_some(())
+    })
+    .await;
+
+    let plain = Gateway::start("").await;
+    let refused = asks(&plain.client, CHAT, &chat("x")).await;
+    assert_eq!((refused.status, refused.error_code().as_str()), (403, "store_disabled"));
+}
