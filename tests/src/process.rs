@@ -1,5 +1,6 @@
 //! Real gateways and agents as child processes.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -398,6 +399,25 @@ impl Fleet {
         self.server = Server::start("flotilla-gateway", &["run", "--config", config]);
         self.admin = Client::new(self.server.address(), Some(ADMIN_KEY));
         assert_eq!(self.server.address().to_string(), address);
+    }
+
+    /// Kills one of the nodes and starts another, or, after so many of them, the gateway, which is
+    /// started again and found by the node `a`.
+    pub async fn kill_in_turn(
+        &mut self,
+        kill: usize,
+        node_kills: usize,
+        nodes: &mut VecDeque<Agent>,
+    ) {
+        if kill.is_multiple_of(node_kills + 1) {
+            self.server.signal(Signal::KILL);
+            self.server.ended().await;
+            self.restart();
+            self.wait_for_slots("a").await;
+        } else {
+            nodes.pop_front().unwrap().kill();
+            nodes.push_back(self.join(&format!("n{kill}"), &["--slots", "2"]).await);
+        }
     }
 
     /// What `curl`, which trusts `ca` and sends the key, gets for a path; its complaints too.

@@ -56,22 +56,20 @@ pub(crate) fn authenticate(
     let is_counted = known.as_ref().is_some_and(|known| known.is_counted);
     let known = known.map(|known| known.caller);
     let caller = known.map_or_else(|| keys.authenticate(&received.headers), Ok);
-    let Received { context, api, query_model, arrived, headers, body } = received;
     match caller {
-        Ok(caller) => Ok(Authenticated {
-            context,
-            api,
-            query_model,
-            caller,
-            arrived,
-            headers,
-            body,
-            is_counted,
-            again: None,
-        }),
+        Ok(caller) => Ok(Authenticated { is_counted, ..Authenticated::new(received, caller) }),
         Err(error) => {
-            leave(headers, body);
+            leave(received.headers, received.body);
             Err(error)
         }
+    }
+}
+
+impl Authenticated {
+    /// A new request of a caller.
+    pub(crate) fn new(received: Received, caller: Caller) -> Self {
+        let Received { context, api, query_model, arrived, headers, body } = received;
+        let (is_counted, again) = (false, None);
+        Self { context, api, query_model, caller, arrived, headers, body, is_counted, again }
     }
 }

@@ -111,19 +111,8 @@ pub(crate) async fn defer_job(
 ) -> Result<(BackgroundTask, Option<Duration>), Error> {
     let (store, limits) = gateway.store_of(settings)?;
     let mut record = Record::open(gateway, &received);
-    let Received { context, api, query_model, arrived, headers, body } = received;
-    let (tenant, kept) = (caller.tenant.clone(), kept_headers(&headers, &caller));
-    let authenticated = Authenticated {
-        context,
-        api,
-        query_model,
-        caller,
-        arrived,
-        headers,
-        body,
-        is_counted: false,
-        again: None,
-    };
+    let (tenant, kept) = (caller.tenant.clone(), kept_headers(&received.headers, &caller));
+    let authenticated = Authenticated::new(received, caller);
     let admitted = super::admit(gateway, settings, authenticated, &mut record).await;
     let checked = admitted.and_then(|admission| check_job(gateway, &admission));
     let (user, wait) = checked.inspect_err(|error| record.record_failure(error))?;

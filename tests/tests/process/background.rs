@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use fleet_tests::process::{Fleet, Folder, metric, run_command};
 use fleet_tests::{eventually_within, root};
-use rustix::process::Signal;
 use serde_json::Value;
 
 /// Streams, how often the gateway is killed, and how often a node before each of these: `make
@@ -101,15 +100,7 @@ async fn streams_in_the_background_miss_no_event_while_gateway_and_nodes_are_kil
     let mut script = Script::start(&python, &fleet, count);
     for kill in 1..=kills {
         script.until(count * kill / (kills + 1)).await;
-        if kill % (node_kills + 1) == 0 {
-            fleet.server.signal(Signal::KILL);
-            fleet.server.ended().await;
-            fleet.restart();
-            fleet.wait_for_slots("a").await;
-        } else {
-            others.pop_front().unwrap().kill();
-            others.push_back(fleet.join(&format!("n{kill}"), &["--slots", "2"]).await);
-        }
+        fleet.kill_in_turn(kill, node_kills, &mut others).await;
     }
     script.until(count).await;
     let mut breaks = 0;

@@ -13,7 +13,6 @@ use fleet_tests::process::{
     ADMIN_KEY, Fleet, Folder, JOIN_KEY, Server, binary, metric, run_command,
 };
 use fleet_tests::{chat, eventually, eventually_within, questions, root};
-use rustix::process::Signal;
 use serde_json::Value;
 
 /// Lines of the batch, how often the gateway is killed, and how often a node before each of these:
@@ -63,15 +62,7 @@ async fn each_line_of_a_batch_is_answered_once_while_gateway_and_nodes_are_kille
             (done(&fleet, &id).await >= part).then_some(())
         })
         .await;
-        if kill % (node_kills + 1) == 0 {
-            fleet.server.signal(Signal::KILL);
-            fleet.server.ended().await;
-            fleet.restart();
-            fleet.wait_for_slots("a").await;
-        } else {
-            others.pop_front().unwrap().kill();
-            others.push_back(fleet.join(&format!("n{kill}"), &["--slots", "2"]).await);
-        }
+        fleet.kill_in_turn(kill, node_kills, &mut others).await;
     }
     let ended = ended(&fleet.client, &id).await;
     assert_eq!(ended["status"], "completed", "{ended}");

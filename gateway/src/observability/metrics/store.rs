@@ -48,6 +48,7 @@ impl BackgroundOutcome {
 impl StoreFamilies {
     pub(super) fn register(builder: &mut MetricsBuilder) -> Result<Self> {
         let families = Self::build(builder)?;
+        families.is_available.set(1);
         // Alerts need them before the first one.
         for outcome in BackgroundOutcome::ALL {
             families.responses.with_label_values(&[outcome.name()]);
@@ -59,8 +60,7 @@ impl StoreFamilies {
         Ok(Self {
             is_available: builder.gauge(
                 "gateway_store_available",
-                "1 if the store works, 0 while requests that need it are refused. \
-                 0 without store.dir, too.",
+                "0 while the store fails and requests that need it are refused, otherwise 1.",
             )?,
             bytes: builder.gauge(
                 "gateway_store_bytes",

@@ -192,25 +192,10 @@ impl Making<'_> {
     }
 
     fn authenticated(&self, received: Received, caller: Caller) -> Authenticated {
-        let Received { context, api, query_model, arrived, headers, body } = received;
         let origin = Origin { random: self.response.number(), now: self.response.created_at };
-        let again = Some(Again {
-            origin,
-            checkpoint: self.checkpoint.clone(),
-            previous: self.previous.clone(),
-        });
-        let is_counted = true;
-        Authenticated {
-            context,
-            api,
-            query_model,
-            caller,
-            arrived,
-            headers,
-            body,
-            is_counted,
-            again,
-        }
+        let (checkpoint, previous) = (self.checkpoint.clone(), self.previous.clone());
+        let again = Some(Again { origin, checkpoint, previous });
+        Authenticated { is_counted: true, again, ..Authenticated::new(received, caller) }
     }
 
     /// Passes its events on, and stores how far it is.
