@@ -1,5 +1,8 @@
 //! The data of the fleet page and `flotilla-gateway top`, as JSON.
 
+use std::time::SystemTime;
+
+use inference_protocol::time::unix_seconds;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +12,7 @@ use crate::access::spend::Used;
 use crate::context::Gateway;
 use crate::dispatcher::views::{ExternalView, NodeView, QueueView};
 use crate::observability::history::{Point, Rates, STEP, TenantTotals};
+use crate::store::Store;
 use crate::types::user::UserId;
 
 /// Path of the current state.
@@ -39,6 +43,31 @@ pub struct Overview {
     pub tenants: Vec<TenantView>,
     /// Names of the served models.
     pub models: Vec<String>,
+    /// The store, if the gateway has one.
+    #[serde(default)]
+    pub store: Option<StoreView>,
+}
+
+/// The store and the work in it, as operators see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoreView {
+    /// False while it fails.
+    pub available: bool,
+    /// Bytes of all that is stored.
+    pub bytes: u64,
+    /// Batches that have not ended.
+    pub batches: WorkView,
+    /// Responses and jobs in the background that have not ended.
+    pub tasks: WorkView,
+}
+
+/// Work that has not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkView {
+    /// How much.
+    pub unfinished: u64,
+    /// How long ago the oldest was asked for, in seconds.
+    pub oldest_seconds: Option<u64>,
 }
 
 /// A tenant, as operators see it.
@@ -97,7 +126,18 @@ pub fn overview(gateway: &Gateway) -> Overview {
         minute: gateway.history.minute(),
         tenants: tenants(gateway),
         models,
+        store: gateway.store.as_ref().map(|store| store_view(gateway, store)),
     }
+}
+
+fn store_view(gateway: &Gateway, store: &Store) -> StoreView {
+    let now = unix_seconds(SystemTime::now());
+    let view = |(unfinished, oldest): (u64, Option<u64>)| WorkView {
+        unfinished,
+        oldest_seconds: oldest.map(|at| now.saturating_sub(at)),
+    };
+    let [batches, tasks] = gateway.metrics.unfinished().map(view);
+    StoreView { available: store.is_available(), bytes: store.bytes(), batches, tasks }
 }
 
 fn tenants(gateway: &Gateway) -> Vec<TenantView> {

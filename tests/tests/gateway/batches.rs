@@ -114,6 +114,46 @@ async fn each_line_of_a_batch_is_in_its_output_once_and_in_order() {
     kept.gateway.is_idle().await;
 }
 
+/// Of each API: its path, a body, what a node replies, and where the text of the response is.
+fn apis() -> Vec<(&'static str, Value, Value, &'static str)> {
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    let choice = json!({"index": 0, "message": {"role": "assistant", "content": "said"},
+        "finish_reason": "stop"});
+    let chat = json!({"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}});
+    let text = json!({"choices": [{"index": 0, "text": "said", "finish_reason": "stop"}]});
+    let vectors =
+        json!({"object": "list", "model": "said", "data": [{"index": 0, "embedding": [1]}]});
+    let ranks = json!({"model": "said", "results": [{"index": 0, "relevance_score": 0.5}]});
+    vec![
+        ("/v1/completions", json!({"prompt": "Hi"}), text, "/choices/0/text"),
+        ("/v1/responses", json!({"input": "Hi"}), chat.clone(), "/output/0/content/0/text"),
+        ("/v1/messages", json!({"messages": messages, "max_tokens": 9}), chat, "/content/0/text"),
+        ("/v1/embeddings", json!({"input": "Hi"}), vectors, "/model"),
+        ("/v1/rerank", json!({"query": "Hi", "documents": ["a"]}), ranks, "/model"),
+    ]
+}
+
+#[tokio::test]
+async fn batches_call_every_api_that_they_name() {
+    let folder = Folder::new();
+    let kept = Kept::start(folder.path(), "").await;
+    let mut node = kept.gateway.node("a", 1).await;
+    for (path, mut body, reply, at) in apis() {
+        body["model"] = "flotilla-demo".into();
+        let line = json!({"custom_id": "a", "method": "POST", "url": path, "body": body});
+        let file = stored(&kept.ada, &format!("{line}\n")).await;
+        let asked = json!({"input_file_id": file, "endpoint": path, "completion_window": "24h"});
+        let created = kept.ada.post("/v1/batches", asked.to_string()).await.json();
+        node.asked().await.reply(200, "application/json", reply.to_string());
+        let ended = ended(&kept.ada, created["id"].as_str().unwrap()).await;
+        assert_eq!(ended["request_counts"]["completed"], 1, "{path}: {ended}");
+        let output = lines_of(&kept.ada, &ended["output_file_id"]).await;
+        let body = &output[0]["response"]["body"];
+        assert_eq!(body.pointer(at).unwrap(), "said", "{path}: {body}");
+    }
+    kept.gateway.is_idle().await;
+}
+
 #[tokio::test]
 async fn a_batch_goes_on_after_a_restart_and_runs_no_line_twice() {
     let folder = Folder::new();

@@ -2,7 +2,7 @@
 
 use fleet_tests::browser::Browser;
 use fleet_tests::mock_node::{MockNode, healthy};
-use fleet_tests::process::{ADMIN_KEY, Fleet};
+use fleet_tests::process::{ADMIN_KEY, Fleet, Folder};
 use fleet_tests::{chat, eventually, streamed};
 use inference_protocol::resume::Usage;
 use rustix::process::Signal;
@@ -82,6 +82,32 @@ async fn nodes_appear_change_and_disappear() {
     browser.becomes("return document.title.startsWith('1/1 ready')", Value::Null);
     let _again = MockNode::join(joins_at(&fleet), healthy("alpha", 4)).await;
     row_shows(&mut browser, "alpha", "0/4");
+    is_clean(&browser);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_in_the_background_is_counted_while_there_is_a_store() {
+    let folder = Folder::new();
+    let store = format!("{QUIET}store: {{dir: '{}'}}\n", folder.path().display());
+    let fleet = Fleet::start(&store).await;
+    let Some(mut browser) = look_at(&fleet, json!({})) else { return };
+    let job = json!({"url": "/v1/chat/completions", "body": chat("Hello")}).to_string();
+    assert_eq!(fleet.client.post("/v1/jobs", job).await.status, 202);
+    let row = "const row = [...document.querySelectorAll('#store-table tbody tr')].find((r) => r.cells[0].textContent === 'responses, jobs'); return";
+    browser.becomes(
+        &format!("{row} row?.cells[1].textContent === '1' && row.cells[2].textContent !== '–'"),
+        Value::Null,
+    );
+    browser.becomes(
+        "return document.getElementById('store-state').textContent.endsWith('stored')",
+        Value::Null,
+    );
+    let mut node = MockNode::join(joins_at(&fleet), healthy("alpha", 1)).await;
+    node.asked().await.answer("Hi");
+    browser.becomes(&format!("{row} row.cells[1].textContent === '0'"), Value::Null);
+    let plain = Fleet::start(QUIET).await;
+    let Some(mut browser) = look_at(&plain, json!({})) else { return };
+    browser.becomes("return document.getElementById('store-card').hidden", Value::Null);
     is_clean(&browser);
 }
 

@@ -11,7 +11,7 @@ use super::style::{BAD, FAINT, HEAD, PLAIN, WARNING, safe};
 use super::tables::{is_ready, tables};
 use super::view::View;
 use crate::commands::nodes::span;
-use crate::control::overview::Overview;
+use crate::control::overview::{Overview, StoreView, WorkView};
 
 const HELP: &str = "q quit   left/right order   r reverse   up/down scroll";
 
@@ -100,14 +100,33 @@ fn summary(overview: &Overview) -> Vec<Line<'static>> {
     });
     let waiting = classes.collect::<Vec<_>>().join("   ");
     let waits = overview.queue.iter().any(|class| class.waiting > 0);
-    vec![
+    let mut lines = vec![
         line(&head, HEAD),
         line(&figures, if minute.failed > 0.0 { BAD } else { PLAIN }),
         line(
             &format!("waiting: {waiting}   for another node {}", overview.retrying),
             if waits { WARNING } else { PLAIN },
         ),
-    ]
+    ];
+    lines.extend(overview.store.as_ref().map(stored));
+    lines
+}
+
+fn stored(store: &StoreView) -> Line<'static> {
+    let oldest = |work: &WorkView| {
+        work.oldest_seconds.map(|age| format!(" (oldest {})", span(age))).unwrap_or_default()
+    };
+    let StoreView { available, bytes, batches, tasks } = store;
+    let state = if *available { "" } else { "FAILS, " };
+    let text = format!(
+        "store: {state}{:.1} MiB   batches {}{}   responses and jobs {}{}",
+        *bytes as f64 / f64::from(1 << 20),
+        batches.unfinished,
+        oldest(batches),
+        tasks.unfinished,
+        oldest(tasks),
+    );
+    line(&text, if *available { PLAIN } else { BAD })
 }
 
 fn line(text: &str, style: Style) -> Line<'static> {

@@ -155,6 +155,28 @@ const queue = [
   { label: 'Longest', kind: 'num', show: (cell, row) => say(cell, wait(row.longest_wait_seconds)) },
 ];
 
+const background = [
+  { label: 'Kind', show: (cell, row) => say(cell, row.kind) },
+  { label: 'Unfinished', kind: 'num', show: (cell, row) => say(cell, count(row.unfinished)) },
+  {
+    label: 'Oldest',
+    kind: 'num',
+    show: (cell, row) => say(cell, row.oldest_seconds === null ? '–' : span(row.oldest_seconds)),
+  },
+];
+
+function showStore(table, store) {
+  find('store-card').hidden = !store;
+  if (!store) return;
+  table.show([
+    { kind: 'batches', ...store.batches },
+    { kind: 'responses, jobs', ...store.tasks },
+  ]);
+  const state = find('store-state');
+  state.className = store.available ? 'muted' : 'bad';
+  say(state, store.available ? `${bytes(store.bytes)} stored` : 'The store fails: the log says why.');
+}
+
 /** Makes the tables; the result shows an overview in them. `act` is told which button was pressed. */
 export function tables(act) {
   const speeds = [speed('Decode t/s', 'decode_tokens_per_second'), speed('Prefill t/s', 'prefill_tokens_per_second')];
@@ -166,6 +188,7 @@ export function tables(act) {
       [{ ...name, label: 'Endpoint' }, state, { ...slots, label: 'In use' }, models, spend], byName),
     tenants: new Table(find('tenant-table'), tenants, byName),
     queue: new Table(find('queue-table'), queue, (row) => row.class),
+    store: new Table(find('store-table'), background, (row) => row.kind),
   };
   return (overview, nodes) => {
     all.nodes.show(nodes);
@@ -175,6 +198,7 @@ export function tables(act) {
     all.external.show(overview.external);
     find('externals').hidden = overview.external.length === 0;
     all.tenants.show(overview.tenants);
+    showStore(all.store, overview.store);
     const retrying = { class: 'retrying', waiting: overview.retrying, longest_wait_seconds: null };
     all.queue.show(overview.retrying ? [...overview.queue, retrying] : overview.queue);
   };

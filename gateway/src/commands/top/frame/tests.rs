@@ -52,7 +52,23 @@ fn overview(nodes: Vec<NodeView>) -> Overview {
         minute: Rates { completion_tokens: 45.25, first_token_p50: Some(0.21), ..Rates::default() },
         tenants: vec![tenant],
         models: vec!["m".into()],
+        store: None,
     }
+}
+
+#[test]
+fn the_store_has_a_line_that_says_whether_it_works() {
+    let work = |unfinished, oldest_seconds| WorkView { unfinished, oldest_seconds };
+    let (batches, tasks) = (work(2, Some(7300)), work(0, None));
+    let mut store = StoreView { available: true, bytes: 3 << 19, batches, tasks };
+    let fleet = Overview { store: Some(store.clone()), ..overview(Vec::new()) };
+    let line = summary(&fleet)[3].to_string();
+    assert_eq!(line, "store: 1.5 MiB   batches 2 (oldest 2h)   responses and jobs 0");
+    store.available = false;
+    let failing = Overview { store: Some(store), ..overview(Vec::new()) };
+    assert_eq!(summary(&failing)[3].style, BAD);
+    assert!(summary(&failing)[3].to_string().starts_with("store: FAILS, 1.5 MiB"));
+    assert_eq!(summary(&overview(Vec::new())).len(), 3, "without a store");
 }
 
 fn names(overview: &Overview, view: View) -> Vec<String> {
