@@ -43,7 +43,7 @@ pub(crate) async fn defer(
     admitted: Admitted,
 ) -> Result<Response<Body>, Error> {
     let (store, limits) = gateway.store_of(settings)?;
-    let Admitted { deferral, translation, user, tenant, .. } = admitted;
+    let Admitted { deferral, translation, user, tenant, model, .. } = admitted;
     let (Some(deferral), Some(mut translation)) = (deferral, translation) else {
         return Err(Error::internal("no request to defer"));
     };
@@ -58,6 +58,7 @@ pub(crate) async fn defer(
         created_at: origin.now,
         is_active: true,
         path: RESPONSES.into(),
+        model,
         metadata: None,
         user,
         random: format!("{:x}", origin.random),
@@ -115,7 +116,8 @@ pub(crate) async fn defer_job(
     let authenticated = Authenticated::new(received, caller);
     let admitted = super::admit(gateway, settings, authenticated, &mut record).await;
     let checked = admitted.and_then(|admission| check_job(gateway, &admission));
-    let (user, wait) = checked.inspect_err(|error| record.record_failure(error))?;
+    let Checked { user, model, wait } =
+        checked.inspect_err(|error| record.record_failure(error))?;
     let number = random();
     let task = BackgroundTask {
         id: format!("job_{number:032x}"),
@@ -123,6 +125,7 @@ pub(crate) async fn defer_job(
         created_at: now(),
         is_active: true,
         path: job.path,
+        model,
         metadata: job.metadata,
         user: user.map(u64::from),
         random: format!("{number:x}"),
@@ -139,15 +142,21 @@ pub(crate) async fn defer_job(
     Ok((task, wait))
 }
 
-/// The user of a job's request, and how long it would wait.
-fn check_job(
-    gateway: &Gateway,
-    admission: &Admission,
-) -> Result<(Option<UserId>, Option<Duration>), Error> {
+/// What is known of an admitted request for a job.
+#[derive(Default)]
+struct Checked {
+    user: Option<UserId>,
+    /// Empty for a request that needs no endpoint.
+    model: String,
+    /// How long it would wait for a slot.
+    wait: Option<Duration>,
+}
+
+fn check_job(gateway: &Gateway, admission: &Admission) -> Result<Checked, Error> {
     let invalid = |param: &str, message: &str| {
         Error::Invalid(ParseError { message: message.into(), param: Some(param.into()) })
     };
-    let Admission::Request(admitted) = admission else { return Ok((None, None)) };
+    let Admission::Request(admitted) = admission else { return Ok(Checked::default()) };
     if admitted.deferral.is_some() {
         return Err(invalid("body.background", "a job is in the background already"));
     }
@@ -160,7 +169,7 @@ fn check_job(
     let constraints =
         RouteConstraints { external: admitted.external, ..RouteConstraints::default() };
     let wait = gateway.dispatcher.predicted_wait(&admitted.slot_request(&constraints));
-    Ok((admitted.user, wait))
+    Ok(Checked { user: admitted.user, model: admitted.model.clone(), wait })
 }
 
 /// The body of a request with its input as it was stored: without references to what may be gone

@@ -30,6 +30,8 @@ pub struct BackgroundTask {
     pub is_active: bool,
     /// The API that makes it.
     pub path: String,
+    /// The model, with aliases resolved.
+    pub model: String,
     /// The client's notes.
     #[serde(default)]
     pub metadata: Option<Map<String, Value>>,

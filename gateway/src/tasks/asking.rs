@@ -29,6 +29,9 @@ const DEADLINE: HeaderName = HeaderName::from_static("x-flotilla-deadline-ms");
 /// How long a request waits for an endpoint before it is made again: one whose only node has failed
 /// it waits for another one until then.
 const DEADLINE_MAX: Duration = Duration::from_secs(10 * 60);
+/// How long a model may be served by nobody before requests for it fail with what the gateway
+/// answers. After a restart, nodes join one after the other.
+pub(super) const ABSENT_MAX: Duration = Duration::from_secs(300);
 /// Pauses between attempts double from the first to the last.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 

@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use inference_protocol::time::unix_seconds;
 use tokio::task::{self, JoinSet};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
+use super::asking::ABSENT_MAX;
 use super::room::Room;
 use crate::config::store::BackgroundLimits;
 use crate::context::Gateway;
@@ -19,6 +20,8 @@ mod response;
 
 /// How often to look for tasks that have failed.
 const INTERVAL: Duration = Duration::from_secs(10);
+/// How often to look for an endpoint.
+const ENDPOINT_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause between attempts to store an end.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -111,6 +114,11 @@ impl One {
                 return tracing::warn!(task = self.task.id, ?error, "task interrupted");
             }
         };
+        tokio::select! {
+            () = self.endpoint() => {}
+            () = self.live.canceled() => {}
+            () = stop.cancelled() => return,
+        }
         let done = match self.task.is_job() {
             true => {
                 let left = self.task.expires_at().saturating_sub(unix_seconds(SystemTime::now()));
@@ -124,6 +132,21 @@ impl One {
         self.gateway.metrics.record_task(outcome);
         let (task, tenant) = (&self.task.id, &self.task.tenant);
         tracing::info!(task, tenant, outcome = outcome.name(), "task ended");
+    }
+
+    /// Waits until an endpoint serves the model, or for so long that this must be an error. Tried
+    /// before, it would count as refused. A revoked key needs no endpoint.
+    async fn endpoint(&self) {
+        let begun = Instant::now();
+        let BackgroundTask { model, tenant, .. } = &self.task;
+        let waits = || {
+            let settings = self.gateway.settings.now();
+            let has_key = settings.keys.tenants().any(|caller| *caller.tenant == **tenant);
+            has_key && !model.is_empty() && !self.gateway.dispatcher.serves(model)
+        };
+        while waits() && begun.elapsed() < ABSENT_MAX {
+            sleep(ENDPOINT_INTERVAL).await;
+        }
     }
 
     /// Stores its end. A full disk must not cost what was computed: it waits here.

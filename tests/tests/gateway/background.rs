@@ -413,8 +413,8 @@ async fn a_key_with_limits_keeps_them_and_counts_each_response_once() {
     let folder = Folder::new();
     let key = format!("{{name: ada, sha256: {ADA}, requests_per_minute: 2, concurrent_max: 1}}, ");
     let kept = Kept::start_with(folder.path(), "", &key).await;
-    let mut node = kept.gateway.node("a", 4).await;
     let [one, two] = [id_of(&kept.ada, json!({})).await, id_of(&kept.ada, json!({})).await];
+    let mut node = kept.gateway.node("a", 4).await;
     let third = kept.ada.post(PATH, request(&json!({})).to_string()).await;
     assert_eq!((third.status, third.error_code().as_str()), (429, "rate_limit_exceeded"));
     let stream = says_first(node.asked().await).await;

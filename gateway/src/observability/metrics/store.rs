@@ -122,8 +122,8 @@ impl Metrics {
         families.oldest.set(i64::try_from(oldest).unwrap_or(i64::MAX));
     }
 
-    /// How many batches, and how many responses and jobs in the background, have not ended, and when
-    /// the oldest of each was asked for, in seconds since 1970.
+    /// How many batches, and how many responses and jobs in the background, have not ended, and
+    /// when the oldest of each was asked for, in seconds since 1970.
     pub(crate) fn unfinished(&self) -> [(u64, Option<u64>); 2] {
         let families = &self.0.families.store;
         let read = |gauge: &IntGauge| u64::try_from(gauge.get()).unwrap_or_default();

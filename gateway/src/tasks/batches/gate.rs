@@ -9,12 +9,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::access::keys::Caller;
 use crate::context::Gateway;
+use crate::tasks::asking::ABSENT_MAX;
 
 /// How often to look for a free slot. A batch looks also when one of its lines has ended.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// How long a model may be served by nobody before its lines fail with what the gateway answers.
-/// After a restart, nodes join one after the other.
-const ABSENT_MAX: Duration = Duration::from_secs(300);
 
 /// A line that was started and has not asked for a slot yet.
 #[derive(Debug)]
