@@ -3,14 +3,18 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-use fleet_tests::process::{Fleet, Folder, metric, run_command};
+use fleet_tests::client::Client;
+use fleet_tests::mock_node::{MockNode, healthy};
+use fleet_tests::process::{ADMIN_KEY, Fleet, Folder, metric, run_command};
 use fleet_tests::{eventually_within, root};
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use super::batches::gateway_with_small_disk;
 
 /// Streams, how often the gateway is killed, and how often a node before each of these: `make
 /// kills` says more.
@@ -120,6 +124,54 @@ async fn streams_in_the_background_miss_no_event_while_gateway_and_nodes_are_kil
     })
     .await;
     drop((first, others));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_disk_is_full_a_response_goes_on_and_its_end_waits() {
+    let folder = Folder::new();
+    let disk = folder.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let Some(server) = gateway_with_small_disk(&folder, &disk) else { return };
+    let admin = Client::new(server.address(), Some(ADMIN_KEY));
+    let client = Client::new(server.address(), None);
+    let mut node = MockNode::join(client.address(), healthy("a", 1)).await;
+    let request = json!({"model": "flotilla-demo", "input": "Hi", "background": true}).to_string();
+    let asked = client.post("/v1/responses", request.clone()).await.json();
+    let path = format!("/v1/responses/{}", asked["id"].as_str().unwrap());
+    let stream = node.asked().await.stream();
+    stream.say_marked(&[1], "H").await;
+    // The disk as the gateway sees it.
+    let seen = format!("/proc/{}/root{}", server.pid().as_raw_nonzero(), disk.display());
+    let filler = Path::new(&seen).join("filler");
+    let full = std::fs::write(&filler, vec![1; 4 << 20]);
+    assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    // Longer than what is left in a page of the log.
+    stream.say_marked(&[2], &"long ".repeat(20_000)).await;
+    stream.say_delta(3, &json!({"content": "!"}), &json!("stop")).await;
+    stream.send(": u 9 3 0\ndata: [DONE]\n\n").await;
+    eventually_within(Duration::from_secs(60), "the store to fail", async || {
+        (metric(&admin, "gateway_store_available").await == 0.0).then_some(())
+    })
+    .await;
+    let refused = client.post("/v1/responses", request).await;
+    assert_eq!((refused.status, refused.error_code().as_str()), (503, "store_unavailable"));
+    assert_ne!(client.get(&path).await.json()["status"], "failed");
+    std::fs::remove_file(filler).unwrap();
+    let done = eventually_within(Duration::from_secs(60), "it to be complete", async || {
+        let response = client.get(&path).await.json();
+        (response["status"] == "completed").then_some(response)
+    })
+    .await;
+    let text = done["output"][0]["content"][0]["text"].as_str().unwrap();
+    assert!(text.starts_with("Hlong") && text.ends_with("long !"));
+    assert!(node.is_asked().is_none(), "nothing is made again");
+    // It was in memory before.
+    eventually_within(Duration::from_secs(60), "its end to be stored", async || {
+        let ended = "gateway_background_tasks_total{outcome=\"completed\"}";
+        (metric(&admin, ended).await == 1.0).then_some(())
+    })
+    .await;
+    assert_eq!(metric(&admin, "gateway_store_available").await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -115,7 +115,7 @@ async fn the_example_in_the_documentation_runs_a_batch_with_the_package_of_opena
 
 /// A gateway whose store is on a disk of its own, in a namespace of its own. `None` where that is
 /// not allowed.
-fn gateway_with_small_disk(folder: &Folder, disk: &Path) -> Option<Server> {
+pub(super) fn gateway_with_small_disk(folder: &Folder, disk: &Path) -> Option<Server> {
     let works = Command::new("unshare").args(["-rm", "true"]).output();
     if !works.is_ok_and(|o| o.status.success()) {
         eprintln!("skipped: a full disk needs unshare and user namespaces");
