@@ -50,8 +50,7 @@ impl Events {
     /// The next event; `None` at the end, or if the connection breaks.
     pub async fn next(&mut self) -> Option<Value> {
         while self.ready.is_empty() {
-            let frame =
-                timeout(4 * SOON, self.body.frame()).await.expect("the stream stands still");
+            let frame = timeout(4 * SOON, self.body.frame()).await.expect("no event in time");
             let frame = frame?.ok()?;
             let Some(bytes) = frame.data_ref() else { continue };
             let block = self.splitter.push(bytes).expect("an event is too large");

@@ -4,9 +4,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use hyper::header::HeaderMap;
 pub use inference_translation::store::Limits;
 use inference_translation::store::{Store, Stored};
 
+use super::keys::Caller;
+use super::users::UserSource;
+use crate::types::error::Error;
 use crate::types::user::UserId;
 
 /// Who of a tenant reads or deletes a response.
@@ -19,6 +23,18 @@ pub(crate) enum Reader {
 }
 
 impl Reader {
+    /// Who sent a request without a body. If the key's requests name their users there, it may be
+    /// any of them.
+    ///
+    /// # Errors
+    /// The id of the user is too long.
+    pub(crate) fn of(caller: &Caller, headers: &HeaderMap) -> Result<Self, Error> {
+        match caller.key.users.source {
+            UserSource::Field => Ok(Self::Unnamed),
+            _ => caller.user_of_head(headers).map(Self::User),
+        }
+    }
+
     fn sees(self, stored: &Stored) -> bool {
         self.sees_those_of(stored.owner())
     }

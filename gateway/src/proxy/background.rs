@@ -57,11 +57,11 @@ pub(crate) async fn defer(
         tenant: (*tenant).into(),
         created_at: origin.now,
         is_active: true,
+        bytes: 0,
         path: RESPONSES.into(),
         model,
         metadata: None,
         user,
-        random: format!("{:x}", origin.random),
         headers,
         is_streamed: background.is_streamed,
         is_bound: background.has_logprobs,
@@ -118,17 +118,16 @@ pub(crate) async fn defer_job(
     let checked = admitted.and_then(|admission| check_job(gateway, &admission));
     let Checked { user, model, wait } =
         checked.inspect_err(|error| record.record_failure(error))?;
-    let number = random();
     let task = BackgroundTask {
-        id: format!("job_{number:032x}"),
+        id: format!("job_{:032x}", random()),
         tenant: (*tenant).into(),
         created_at: now(),
         is_active: true,
+        bytes: 0,
         path: job.path,
         model,
         metadata: job.metadata,
         user: user.map(u64::from),
-        random: format!("{number:x}"),
         headers: kept,
         is_streamed: false,
         is_bound: false,

@@ -12,13 +12,11 @@ use inference_protocol::openai::{ParseError, to_json};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use tokio::time::timeout;
 
 use super::batches::check_metadata;
 use super::lists::{self, RecordPath, invalid};
 use crate::access::keys::Caller;
 use crate::access::responses::Reader;
-use crate::access::users::UserSource;
 use crate::context::Gateway;
 use crate::context::settings::Settings;
 use crate::control::only;
@@ -33,8 +31,6 @@ use crate::types::request_context::RequestContext;
 use crate::types::response::{self, Body};
 
 const ROOT: &str = "/v1/jobs";
-/// How long a client waits for the end of the job that it has canceled.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request for a job beside its body.
 const ENVELOPE_BYTES_MAX: usize = 64 * 1024;
 
@@ -67,10 +63,7 @@ pub(crate) async fn serve(
     let settings = gateway.settings.now();
     let caller = settings.keys.authenticate(request.headers())?;
     let (store, _) = gateway.store_of(&settings)?;
-    let reader = match caller.key.users.source {
-        UserSource::Field => Reader::Unnamed,
-        _ => Reader::User(caller.user_of_head(request.headers())?),
-    };
+    let reader = Reader::of(&caller, request.headers())?;
     let jobs = Jobs { store, tenant: &caller.tenant, reader };
     match path {
         RecordPath::All if request.method() == Method::POST => {
@@ -217,12 +210,7 @@ impl Jobs<'_> {
     async fn cancel(&self, id: &str) -> Result<Response<Body>, Error> {
         let (task, _) = self.find(id).await?;
         if task.is_active {
-            // Entered before its task can have left it.
-            let live = self.store.live(&task);
-            let canceled = self.store.cancel_task(self.tenant, id).await;
-            if canceled.map_err(|error| error.of(id))?.is_active {
-                let _ = timeout(CANCEL_TIMEOUT, live.ended()).await;
-            }
+            self.store.end_task(&task).await.map_err(|error| error.of(id))?;
         } else if !task.is_canceled {
             return Err(Error::BatchFinished(id.into()));
         }

@@ -1,8 +1,6 @@
 //! Stored responses of the Responses API: `/v1/responses/{id}` and what is below it. Those that
 //! were sent to their clients are in memory, those in the background in the store.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use hyper::{Method, Request, Response};
 use inference_protocol::ids::ID_BYTES_MAX;
@@ -11,11 +9,9 @@ use inference_protocol::sse;
 use inference_translation::StreamFormat;
 use inference_translation::responses;
 use inference_translation::store::{Path, Stored};
-use tokio::time::timeout;
 
 use super::lists::invalid;
 use crate::access::responses::Reader;
-use crate::access::users::UserSource;
 use crate::context::Gateway;
 use crate::context::settings::Settings;
 use crate::control::only;
@@ -23,9 +19,6 @@ use crate::proxy::background::live_events;
 use crate::store::{BackgroundTask, Store, StoreError};
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
-
-/// How long a client waits for the end of the response that it has canceled.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client that asks for a response of its tenant.
 struct Caller<'a> {
@@ -45,10 +38,7 @@ pub(crate) async fn serve<B>(
     only(request, path.methods())?;
     let settings = gateway.settings.now();
     let known = settings.keys.authenticate(request.headers())?;
-    let reader = match known.key.users.source {
-        UserSource::Field => Reader::Unnamed,
-        _ => Reader::User(known.user_of_head(request.headers())?),
-    };
+    let reader = Reader::of(&known, request.headers())?;
     let caller = Caller { gateway, tenant: &known.tenant, reader, id: path.id() };
     if request.method() == Method::DELETE {
         return caller.delete().await;
@@ -154,12 +144,7 @@ impl Caller<'_> {
     async fn cancel(&self, record: &BackgroundTask) -> Result<Response<Body>, Error> {
         let store = self.store().ok_or(Error::StoreOff)?;
         if record.is_active {
-            // Entered before the task can have left it.
-            let live = store.live(record);
-            let canceled = store.cancel_task(self.tenant, self.id).await;
-            if canceled.map_err(|error| error.of(self.id))?.is_active {
-                let _ = timeout(CANCEL_TIMEOUT, live.ended()).await;
-            }
+            store.end_task(record).await.map_err(|error| error.of(self.id))?;
         }
         let (record, stored) = self.kept().await?.ok_or_else(|| self.unknown())?;
         match (record.is_canceled, record.is_active) {

@@ -1,10 +1,12 @@
-//! Work in the background, tasks and jobs: what it needs until it has ended, and its result.
+//! Work in the background, responses and jobs: what it needs until it has ended, and its result.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tokio::time::timeout;
 
 use super::batches::Page;
 use super::live::Live;
@@ -12,6 +14,9 @@ use super::{Store, StoreError};
 
 /// How long after its request a task must have ended, in seconds.
 const AGE_S_MAX: u64 = 24 * 60 * 60;
+
+/// Longest wait for the end of a task that was canceled.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A response or a job of a tenant, made in the background.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,6 +33,9 @@ pub struct BackgroundTask {
     /// False once it has ended.
     #[serde(skip)]
     pub is_active: bool,
+    /// Bytes of what is stored of it.
+    #[serde(skip)]
+    pub bytes: u64,
     /// The API that makes it.
     pub path: String,
     /// The model, with aliases resolved.
@@ -37,8 +45,6 @@ pub struct BackgroundTask {
     pub metadata: Option<Map<String, Value>>,
     /// The user of the tenant who asked for it.
     pub user: Option<u64>,
-    /// The random number of its ids, in hex.
-    pub random: String,
     /// Headers of the request on which the response depends.
     pub headers: Vec<(String, String)>,
     /// True if its events may be read.
@@ -62,9 +68,10 @@ pub struct TaskInput {
 }
 
 impl BackgroundTask {
-    /// The random number of its ids.
+    /// The random number in its id.
     pub(crate) fn number(&self) -> u128 {
-        u128::from_str_radix(&self.random, 16).unwrap_or_default()
+        let digits = self.id.split_once('_').map_or("", |(_, digits)| digits);
+        u128::from_str_radix(digits, 16).unwrap_or_default()
     }
 
     /// True if it is a job; otherwise it is a response.
@@ -77,7 +84,7 @@ impl BackgroundTask {
         self.created_at + AGE_S_MAX
     }
 
-    const COLUMNS: &str = "id, tenant, created_at, is_active, document";
+    const COLUMNS: &str = "id, tenant, created_at, is_active, bytes, document";
 
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let document: String = row.get("document")?;
@@ -88,6 +95,7 @@ impl BackgroundTask {
         let mut task: Self = serde_json::from_str(&document).map_err(broken)?;
         (task.id, task.tenant) = (row.get("id")?, row.get("tenant")?);
         (task.created_at, task.is_active) = (row.get("created_at")?, row.get("is_active")?);
+        task.bytes = row.get("bytes")?;
         Ok(task)
     }
 
@@ -97,7 +105,7 @@ impl BackgroundTask {
 }
 
 impl Store {
-    /// A task that is done in this process, or will be: whoever enters it first begins it.
+    /// How far a task is in this process, for the one that does it and those that read it.
     pub(crate) fn live(&self, task: &BackgroundTask) -> Arc<Live> {
         self.0.live.enter(&task.id, task.is_streamed)
     }
@@ -241,13 +249,19 @@ impl Store {
         self.0.database.run(record).await
     }
 
+    /// Ends a task early: asks for its end, and waits for it a while.
+    pub(crate) async fn end_task(&self, task: &BackgroundTask) -> Result<(), StoreError> {
+        // Entered before whoever does it can have left it.
+        let live = self.live(task);
+        if self.cancel_task(&task.tenant, &task.id).await?.is_active {
+            let _ = timeout(END_TIMEOUT, live.ended()).await;
+        }
+        Ok(())
+    }
+
     /// Asks for the end of a task. Asking twice is the same as once. Returns the task as it
     /// was.
-    pub(crate) async fn cancel_task(
-        &self,
-        tenant: &str,
-        id: &str,
-    ) -> Result<BackgroundTask, StoreError> {
+    async fn cancel_task(&self, tenant: &str, id: &str) -> Result<BackgroundTask, StoreError> {
         let (tenant, id) = (tenant.to_string(), id.to_string());
         let cancel = move |connection: &Connection| {
             let columns = BackgroundTask::COLUMNS;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::poll;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep};
 use crate::access::keys::Caller;
 use crate::context::Gateway;
 use crate::proxy;
+use crate::proxy::admit::DEADLINE;
 use crate::proxy::authenticate::Known;
 use crate::server::guards::panics::confine;
 use crate::types::api::RequestedApi;
@@ -25,7 +26,6 @@ use crate::types::request_body::RequestBody;
 use crate::types::request_context::RequestContext;
 use crate::types::response::Body;
 
-const DEADLINE: HeaderName = HeaderName::from_static("x-flotilla-deadline-ms");
 /// How long a request waits for an endpoint before it is made again: one whose only node has failed
 /// it waits for another one until then.
 const DEADLINE_MAX: Duration = Duration::from_secs(10 * 60);

@@ -102,14 +102,14 @@ impl One {
         let stop = self.gateway.stop.clone();
         let _permits = tokio::select! {
             // Read below, so that those that wait take no memory.
-            permits = self.room.enter(&own, 0) => Some(permits),
+            permits = self.room.enter(&own, self.task.bytes as usize) => Some(permits),
             () = self.live.canceled() => None,
             () = stop.cancelled() => return,
         };
         let input = match self.store.task_input(&self.task.id).await {
             Ok((_, input)) => input,
             // It was deleted.
-            Err(StoreError::Unknown) => return,
+            Err(StoreError::Unknown) => return self.live.end(),
             Err(error) => {
                 return tracing::warn!(task = self.task.id, ?error, "task interrupted");
             }

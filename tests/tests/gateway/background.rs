@@ -350,6 +350,20 @@ async fn a_response_can_be_canceled_until_it_has_ended() {
 }
 
 #[tokio::test]
+async fn the_stream_of_a_response_that_is_deleted_before_its_turn_ends() {
+    let folder = Folder::new();
+    let kept = Kept::start(folder.path(), ", background_concurrent_per_tenant_max: 1").await;
+    let mut node = kept.gateway.node("a", 1).await;
+    id_of(&kept.ada, json!({})).await;
+    let _first = node.asked().await;
+    let mut reader = asks_for_stream(&kept.ada, json!({})).await;
+    let id = reader.next().await.unwrap()["response"]["id"].as_str().unwrap().to_string();
+    assert_eq!(delete(&kept.ada, &id).await, 200);
+    let rest = reader.rest().await;
+    assert_eq!(rest.last().unwrap()["type"], "response.queued");
+}
+
+#[tokio::test]
 async fn what_cannot_be_made_is_refused_or_fails() {
     let folder = Folder::new();
     let kept = Kept::start(folder.path(), ", background_per_tenant_max: 2").await;

@@ -1,17 +1,16 @@
 //! One line of a batch: a request of its tenant, repeated until it has a final response.
 
 use hyper::StatusCode;
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{HeaderMap, HeaderValue};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::gate::Starting;
 use super::input::Line;
+use crate::proxy::deferral::CLASS;
 use crate::tasks::asking::{Asked, Asking, TooLarge};
 use crate::types::random::random;
-
-const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+use crate::types::request_id::REQUEST_ID;
 
 /// What becomes of a line: whether it goes into the error file, and its text there.
 #[derive(Debug, PartialEq, Eq)]
