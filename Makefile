@@ -76,6 +76,8 @@ unit:
 ## Run the tests that start real processes, one at a time, because they share the cores.
 end-to-end: build setup-test
 	$(CARGO) test $(CHOICE) --test tidy --test gateway --test simulation
+	$(if $(wildcard /usr/lib/postgresql),scripts/postgres.sh with $(CARGO) test $(CHOICE) --test gateway -- \
+	    background:: batches:: jobs::)
 	$(CARGO) test $(CHOICE) --test edge -- --test-threads=2
 	$(CARGO) test $(CHOICE) --test kubernetes -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test docs -- --test-threads=1
@@ -214,13 +216,14 @@ MINUTES := 5
 ## Kill nodes under load until KILLS (default 100) of the deaths have hit a running response, and until
 ## STREAMS (default 100) streams of all APIs have lost a node. Then kill the gateway five times and nodes
 ## twenty times under a batch of LINES (default 10,000), and under BACKGROUND (default 1,000) streams of
-## responses in the background. Fails if a client notices one.
+## responses in the background; the same with two gateways that share a PostgreSQL, killed ten times. Fails if a client notices one.
 kills: build
 	FLOTILLA_KILLS=$(KILLS) FLOTILLA_STREAMS=$(STREAMS) FLOTILLA_BATCH_LINES=$(LINES) \
 	    FLOTILLA_BATCH_KILLS=5 FLOTILLA_BATCH_NODE_KILLS=4 \
+	    FLOTILLA_SHARED_LINES=$(LINES) FLOTILLA_SHARED_STREAMS=$(BACKGROUND) FLOTILLA_SHARED_KILLS=10 \
 	    FLOTILLA_BACKGROUND_STREAMS=$(BACKGROUND) FLOTILLA_BACKGROUND_KILLS=5 FLOTILLA_BACKGROUND_NODE_KILLS=4 \
 	    $(CARGO) test $(CHOICE) --test process -- --nocapture --test-threads=1 \
-	    kills:: kill_streams:: batches::each_line background::streams
+	    kills:: kill_streams:: batches::each_line background::streams shared_store::two_gateways
 KILLS := 100
 STREAMS := 100
 LINES := 10000

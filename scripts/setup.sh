@@ -53,6 +53,8 @@ if [ "${1:-}" = test ]; then
         && needed[chromium]=1
     # The tests of automatic certificates have an ACME server.
     $may_install && ! command -v pebble >/dev/null && needed[pebble]=1
+    # The store of several gateways is tested with a real server.
+    $may_install && [ -z "$(compgen -G '/usr/lib/postgresql/*/bin/postgres')" ] && needed[postgresql]=1
     # Ansible needs it to install packages.
     $may_install && ! /usr/bin/python3 -c 'import apt' 2>/dev/null && needed[python3-apt]=1
     # The tests of packages and services; each is left out where its tool cannot be installed.
@@ -81,6 +83,12 @@ if ! $may_install; then
 fi
 echo "Installing (LIST=1 only lists): ${as_root[*]:+sudo }apt-get install $packages"
 export DEBIAN_FRONTEND=noninteractive
+# Tests start servers of their own: this machine needs none.
+if [ -n "${needed[postgresql]:-}" ] && [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+    "${as_root[@]}" mkdir -p /etc/postgresql-common
+    echo "create_main_cluster = false" |
+        "${as_root[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
+fi
 "${as_root[@]}" apt-get update -qq
 # shellcheck disable=SC2086
 "${as_root[@]}" apt-get install -y -qq --no-install-recommends $packages >/dev/null

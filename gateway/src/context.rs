@@ -44,14 +44,17 @@ impl Gateway {
         stop: CancellationToken,
     ) -> Self {
         let now = settings.now();
+        let id = format!("{:032x}", crate::types::random::random());
+        let store = now.config.store.clone();
+        let store = store.map(|store| Store::new(store.place, &id, store.storage));
         Self(Arc::new(Parts {
-            id: id(),
+            id: HeaderValue::from_str(&id).unwrap_or(HeaderValue::from_static("-")),
+            store,
             dispatcher: Dispatcher::new(now.config.limits.queue, now.config.policy),
             metrics,
             history: Recorder::default(),
             spans,
             quarantine: Quarantine::default(),
-            store: now.config.store.clone().map(|store| Store::new(store.dir, store.storage)),
             responses: Responses::new(now.config.limits.stored),
             stop,
             links: CancellationToken::new(),
@@ -68,8 +71,9 @@ impl Gateway {
         let (queue, policy) = (config.limits.queue, config.policy);
         let stored = config.limits.stored;
         let storage = config.store.as_ref().map(|store| store.storage);
-        if config.store.as_ref().map(|store| &store.dir) != self.store.as_ref().map(Store::folder) {
-            tracing::warn!("store.dir has changed: restart the gateway to apply it");
+        let place = config.store.as_ref().map(|store| &store.place);
+        if place != self.store.as_ref().map(Store::place) {
+            tracing::warn!("the place of the store has changed: restart the gateway to apply it");
         }
         self.settings.replace(config).await?;
         if let (Some(store), Some(storage)) = (&self.store, storage) {
@@ -122,10 +126,4 @@ pub struct Parts {
     pub links: CancellationToken,
     /// All background tasks.
     pub tasks: TaskTracker,
-}
-
-/// 32 random hex digits.
-fn id() -> HeaderValue {
-    let hex = format!("{:032x}", crate::types::random::random());
-    HeaderValue::from_str(&hex).unwrap_or(HeaderValue::from_static("-"))
 }

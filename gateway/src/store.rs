@@ -1,11 +1,13 @@
 //! What outlives the gateway: files, batches, and responses in the background. Records are in
-//! SQLite, contents beside it.
+//! SQLite, or in PostgreSQL for several gateways; contents are in a folder.
 //!
 //! A reply of the store means that the change survives a power failure. While the store fails,
 //! requests that need it are refused, and others are served.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{OnceCell, watch};
 
@@ -14,19 +16,31 @@ mod batches;
 mod contents;
 mod database;
 mod files;
+mod gateways;
 mod live;
+mod page;
+mod postgres;
 mod quota;
+mod sql;
+mod sqlite;
 
+pub(crate) use background::FOLLOW_INTERVAL;
 pub use background::{BackgroundTask, TaskInput};
-pub use batches::{Batch, BatchStatus, LineError, Page, Times};
+pub use batches::{Batch, BatchStatus, LineError, Times};
 pub use contents::Upload;
 pub use files::FileRecord;
+pub use page::Page;
+pub use postgres::PostgresSettings;
 pub use quota::{Claim, StorageLimits};
 
 use database::Database;
+use gateways::Presence;
 use live::LiveTasks;
 pub(crate) use live::{Live, Read};
+use postgres::Postgres;
 use quota::Quota;
+use sql::{Transaction, values};
+use sqlite::Sqlite;
 
 use crate::types::error::Error;
 
@@ -41,6 +55,8 @@ pub enum StoreError {
     InUse,
     /// The batch has ended.
     Finished,
+    /// Another gateway does this work now.
+    NotOwner,
     /// The tenant has too many batches that have not ended.
     TooMany(usize),
     /// There is no room for more bytes of this tenant, or of all.
@@ -52,7 +68,7 @@ impl StoreError {
     pub(crate) fn of(self, id: &str) -> Error {
         let id = || id.chars().take(inference_protocol::ids::ID_BYTES_MAX).collect();
         match self {
-            Self::Unavailable => Error::StoreUnavailable,
+            Self::Unavailable | Self::NotOwner => Error::StoreUnavailable,
             Self::Unknown => Error::UnknownRecord(id()),
             Self::InUse => Error::FileInUse(id()),
             Self::Finished => Error::BatchFinished(id()),
@@ -66,26 +82,64 @@ impl StoreError {
 #[derive(Debug, Clone)]
 pub struct Store(Arc<Parts>);
 
+/// Where a store is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The folder of contents, and of the database if it is SQLite. Gateways that share a database
+    /// share it, too.
+    pub folder: PathBuf,
+    /// The server of the database; `None` for SQLite.
+    pub postgres: Option<PostgresSettings>,
+}
+
 #[derive(Debug)]
 struct Parts {
-    folder: PathBuf,
+    place: Place,
+    /// The id of this gateway among those that use the store.
+    me: Arc<str>,
     database: Database,
     quota: Arc<Quota>,
     live: LiveTasks,
-    /// Set once the quota knows what is stored.
-    restored: OnceCell<()>,
-    /// Changes when a batch or a response in the background is created or canceled.
+    presence: Presence,
+    /// Set once contents without a record are deleted.
+    cleared: OnceCell<()>,
+    /// Changes when work is created, canceled or left, by whichever gateway.
     changes: watch::Sender<()>,
+    /// How many of these changes are known.
+    noticed: AtomicU64,
 }
 
+impl Parts {
+    /// Learns how many changes there were.
+    fn notice(&self, number: u64) {
+        if self.noticed.swap(number, Ordering::Relaxed) != number {
+            self.changes.send_replace(());
+        }
+    }
+}
+
+/// How long a content without a record may be another gateway's upload.
+const UPLOAD_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
 impl Store {
-    /// A store in a folder, which is created if need be. Failures show when it is used.
-    pub fn new(folder: PathBuf, limits: StorageLimits) -> Self {
-        let database = Database::start(folder.clone());
-        let quota = Arc::new(Quota::new(limits));
-        let (restored, changes) = (OnceCell::new(), watch::Sender::new(()));
-        let live = LiveTasks::default();
-        Self(Arc::new(Parts { folder, database, quota, live, restored, changes }))
+    /// The store at a place, whose folder is created if need be. Failures show when it is used.
+    /// `me` tells this gateway from others.
+    pub fn new(place: Place, me: &str, limits: StorageLimits) -> Self {
+        let database = match place.postgres.clone() {
+            Some(settings) => Database::start(Postgres::new(settings)),
+            None => Database::start(Sqlite(place.folder.clone())),
+        };
+        Self(Arc::new(Parts {
+            place,
+            me: me.into(),
+            database,
+            quota: Arc::new(Quota::new(limits)),
+            live: LiveTasks::default(),
+            presence: Presence::default(),
+            cleared: OnceCell::new(),
+            changes: watch::Sender::new(()),
+            noticed: AtomicU64::new(0),
+        }))
     }
 
     /// Applies other limits to what is added from now on.
@@ -93,34 +147,54 @@ impl Store {
         self.0.quota.configure(limits);
     }
 
-    /// Its folder.
-    pub(crate) fn folder(&self) -> &PathBuf {
-        &self.0.folder
+    /// Where it is.
+    pub(crate) fn place(&self) -> &Place {
+        &self.0.place
     }
 
-    /// Changes when a batch or a response in the background is created or canceled.
+    fn folder(&self) -> &Path {
+        &self.0.place.folder
+    }
+
+    /// True if other gateways may use it, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.0.place.postgres.is_some()
+    }
+
+    /// Changes when work is created, canceled or left.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.0.changes.subscribe()
     }
 
-    /// Once, before anything is added: counts what is stored, and deletes contents without a
-    /// record, which an earlier run has left.
+    /// Before anything is added: counts what is stored. Once, it deletes contents without a record,
+    /// which an earlier run has left.
     pub(crate) async fn restore(&self) -> Result<(), StoreError> {
-        let restore = async || {
-            let mut stored = self.0.database.run(files::usage).await?;
-            stored.extend(self.0.database.run(background::usage).await?);
+        let clear = async || {
+            self.count().await?;
             let ids = self.0.database.run(files::ids).await?;
-            contents::remove_others(&self.0.folder, ids).await?;
-            self.0.quota.restore(stored);
-            Ok(())
+            let age_min = if self.is_shared() { UPLOAD_AGE_MAX } else { Duration::ZERO };
+            contents::remove_others(self.folder(), ids, age_min).await
         };
-        self.0.restored.get_or_try_init(restore).await.copied()
+        self.0.cleared.get_or_try_init(clear).await.copied()
+    }
+
+    /// Counts what all gateways have stored.
+    pub(crate) async fn count(&self) -> Result<(), StoreError> {
+        let count = |transaction: &mut Transaction<'_>| {
+            let mut stored = files::usage(transaction)?;
+            stored.extend(background::usage(transaction)?);
+            Ok(stored)
+        };
+        self.0.quota.restore(self.0.database.run(count).await?);
+        Ok(())
     }
 
     /// Writes something, to know whether that works.
     pub(crate) async fn check(&self, now: u64) -> Result<(), StoreError> {
-        let write = move |connection: &rusqlite::Connection| {
-            connection.execute("INSERT OR REPLACE INTO checks (id, at) VALUES (1, ?)", [now])?;
+        let write = move |transaction: &mut Transaction<'_>| {
+            let sql = "INSERT INTO checks (id, at) VALUES (1, ?1) \
+                       ON CONFLICT (id) DO UPDATE SET at = excluded.at";
+            transaction.execute(sql, values![now])?;
             Ok(())
         };
         self.0.database.run(write).await
@@ -141,8 +215,10 @@ impl Store {
         Claim::new(self.0.quota.clone(), tenant)
     }
 
-    /// Ends the thread of the database after what it has been asked for.
+    /// Leaves what has not ended to other gateways, and ends the thread of the database after what
+    /// it has been asked for.
     pub(crate) async fn close(&self) {
+        self.leave().await;
         self.0.database.close().await;
     }
 }

@@ -19,8 +19,8 @@ def request(number: int) -> dict:
     kind = number % KINDS
     return {
         "model": "flotilla-demo",
-        "input": f"Count from 1 to {20 + kind}.",
-        "max_output_tokens": 200,
+        "input": f"Count from 1 to {80 + kind}.",
+        "max_output_tokens": 700,
         "temperature": float(kind % 2),
         "extra_body": {"seed": kind},
     }

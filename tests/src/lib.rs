@@ -16,6 +16,7 @@ pub mod frames;
 pub mod gguf;
 pub mod losses;
 pub mod mock_node;
+pub mod postgres;
 pub mod process;
 pub mod raw;
 pub mod reciter;

@@ -337,14 +337,29 @@ impl Fleet {
         let tree: Value = serde_yaml::from_str(&config).unwrap();
         let wrong = config_validator().validate(&tree).map_err(|e| e.to_string());
         assert_eq!(wrong, Ok(()), "the gateway takes this, and the schema does not: {config}");
-        let config = folder.write("gateway.yaml", config);
+        folder.write("gateway.yaml", config);
+        let scheme = if more.contains("tls:") { "https" } else { "http" };
+        Self::serve(folder, key, scheme)
+    }
+
+    /// Another gateway with the same configuration, but other ports.
+    pub fn another(&self) -> Self {
+        let folder = Folder::new();
+        for name in ["join.key", "admin.key", "gateway.yaml"] {
+            std::fs::copy(self.folder.path().join(name), folder.path().join(name)).unwrap();
+        }
+        Self::serve(folder, self.key.clone(), "http")
+    }
+
+    /// Starts the gateway of a folder.
+    fn serve(folder: Folder, key: String, scheme: &str) -> Self {
+        let config = folder.path().join("gateway.yaml");
         let server =
             Server::start("flotilla-gateway", &["run", "--config", config.to_str().unwrap()]);
         // The operators' port is told first.
         let admin = Client::new(server.address(), Some(ADMIN_KEY));
         let address = server.address();
         let client = Client::new(address, Some(&key));
-        let scheme = if more.contains("tls:") { "https" } else { "http" };
         Self { server, client, admin, key, url: format!("{scheme}://{address}"), folder }
     }
 

@@ -69,6 +69,8 @@ pub const KEYS: &[&str] = &[
     "allow_anonymous",
     "state_file",
     "store.dir",
+    "store.postgres_url_file",
+    "store.postgres_ca_file",
     "store.bytes_max",
     "store.bytes_per_tenant_max",
     "store.file_bytes_max",

@@ -1,16 +1,18 @@
 //! Checks `store`: where files, batches and responses in the background are kept, and their limits.
 
-use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::files::Files;
+use super::files::{self, Files};
 use super::section::{Problems, Section};
-use crate::store::StorageLimits;
+use super::tls;
+use super::values::report;
+use crate::store::{Place, PostgresSettings, StorageLimits};
 
 /// Where files, batches and responses in the background are kept, and their limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreSettings {
-    /// The folder.
-    pub dir: PathBuf,
+    /// Where it is.
+    pub place: Place,
     /// Bytes of all files.
     pub storage: StorageLimits,
     /// Bytes of one uploaded file.
@@ -47,6 +49,7 @@ pub struct BatchLimits {
     pub tenant_concurrent_max: usize,
 }
 
+const CERTIFICATES_BYTES_MAX: u64 = 1024 * 1024;
 const MIB: u64 = 1024 * 1024;
 const TIB: u64 = 1024 * 1024 * MIB;
 const DAY_S: u64 = 24 * 60 * 60;
@@ -62,6 +65,8 @@ pub(super) fn read(
     if dir.as_ref().is_some_and(|dir| dir.exists() && !dir.is_dir()) {
         section.report("dir", "is a file; expected a folder", problems);
     }
+    let (before, postgres) = (problems.len(), read_postgres(&mut section, files, problems));
+    let is_right = problems.len() == before;
     let mut number = |key, default, max| section.number(key, default, 1..=max, problems);
     let bytes_max = number("bytes_max", 16 * 1024 * MIB, 1024 * TIB);
     let tenant_bytes_max = number("bytes_per_tenant_max", 2 * 1024 * MIB, 1024 * TIB);
@@ -80,11 +85,32 @@ pub(super) fn read(
     };
     section.finish(problems);
     Some(StoreSettings {
-        dir: dir?,
+        place: Place { folder: dir.filter(|_| is_right)?, postgres },
         storage: StorageLimits { bytes_max, tenant_bytes_max },
         file_bytes_max,
         age_s_max: age_days * DAY_S,
         batches,
         background,
     })
+}
+
+/// The server of the database; `None` if it is a file, or after a problem.
+fn read_postgres(
+    section: &mut Section,
+    files: &Files,
+    problems: &mut Problems,
+) -> Option<PostgresSettings> {
+    let url_file = section.text("postgres_url_file", problems);
+    let ca_file = section.text("postgres_ca_file", problems);
+    let path = |key| format!("store.{key}");
+    let roots = ca_file.map(|file| files::read(&files.path(&file), CERTIFICATES_BYTES_MAX));
+    let roots = report(&path("postgres_ca_file"), roots.transpose(), problems)?;
+    if url_file.is_none() && roots.is_some() {
+        section.report("postgres_ca_file", "needs postgres_url_file", problems);
+    }
+    let url = report(&path("postgres_url_file"), files.key(&url_file?), problems)?;
+    let client = report(&path("postgres_ca_file"), tls::client(roots.as_deref()), problems)?;
+    let settings = PostgresSettings::new(&url, Arc::new(client));
+    let expected = |why| format!("expected postgres://user:password@host/database: {why}");
+    report(&path("postgres_url_file"), settings.map_err(expected), problems)
 }

@@ -290,6 +290,22 @@ fn roots_of(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, S
     Ok(roots)
 }
 
+/// Settings of a client that trusts these certificates, as PEM, or those of the system.
+pub(super) fn client(roots: Option<&str>) -> Result<ClientConfig, String> {
+    let roots = match roots {
+        Some(pem) => {
+            let read =
+                CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
+            roots_of(&read.map_err(|e| e.to_string())?)?
+        }
+        // Without any, connections fail that need them.
+        None => roots_of_system().unwrap_or_else(|_| RootCertStore::empty()),
+    };
+    let builder = ClientConfig::builder_with_provider(provider());
+    let builder = builder.with_safe_default_protocol_versions().map_err(|e| e.to_string())?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
 fn roots_of_system() -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

@@ -57,6 +57,7 @@ pub(crate) async fn defer(
         tenant: (*tenant).into(),
         created_at: origin.now,
         is_active: true,
+        has_begun: false,
         bytes: 0,
         path: RESPONSES.into(),
         model,
@@ -68,14 +69,14 @@ pub(crate) async fn defer(
         is_canceled: false,
     };
     let conversation = stored.to_json().ok_or_else(|| Error::internal("no JSON to store"))?;
-    let live = store.live(&record);
+    let (live, id) = (store.live(&record), record.id.clone());
     live.push(0, &events);
     let request = self_contained(&request, &stored)?;
     let inserted =
         store.insert_task(record, request, conversation, limits.background.per_tenant_max).await;
     inserted.map_err(refusal)?;
     match background.is_streamed {
-        true => Ok(live_events(gateway, settings, live, 0)),
+        true => Ok(live_events(gateway, settings, &id, live, 0)),
         false => Ok(response::json(stored.response().to_vec())),
     }
 }
@@ -123,6 +124,7 @@ pub(crate) async fn defer_job(
         tenant: (*tenant).into(),
         created_at: now(),
         is_active: true,
+        has_begun: false,
         bytes: 0,
         path: job.path,
         model,

@@ -166,7 +166,7 @@ impl Jobs<'_> {
 
     /// The job with its status.
     fn view(&self, task: &BackgroundTask, result: &[u8]) -> Value {
-        let has_begun = task.is_active && self.store.live(task).has_begun();
+        let has_begun = task.has_begun || self.store.live(task).has_begun();
         let is_success = || {
             let result: Value = serde_json::from_slice(result).unwrap_or_default();
             result["status_code"].as_u64().is_some_and(|status| (200..300).contains(&status))

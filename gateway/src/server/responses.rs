@@ -73,8 +73,8 @@ fn read<B>(path: Path<'_>, stored: &Stored, request: &Request<B>) -> Result<Resp
 
 /// The response as it is now.
 fn view(store: Option<&Store>, record: &BackgroundTask, stored: &Stored) -> Vec<u8> {
-    let has_begun = record.is_active && store.is_some_and(|store| store.live(record).has_begun());
-    match has_begun {
+    let has_begun = record.has_begun || store.is_some_and(|store| store.live(record).has_begun());
+    match record.is_active && has_begun {
         true => stored.with_status("in_progress"),
         false => stored.response().to_vec(),
     }
@@ -170,7 +170,7 @@ impl Caller<'_> {
         // Read again: if it has ended before it was entered, nobody else is in it.
         let (record, _) = self.kept().await?.ok_or_else(|| self.unknown())?;
         if record.is_active {
-            return Ok(live_events(self.gateway, settings, live, from));
+            return Ok(live_events(self.gateway, settings, self.id, live, from));
         }
         let events = store.task_events(self.id).await.map_err(|error| error.of(self.id))?;
         let skipped: usize = sse::events(&events).take(from).map(<[u8]>::len).sum();

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep};
 
-use super::batches::Page;
-use super::live::Live;
+use super::files::usage_of;
+use super::gateways::check_owner;
+use super::live::{Live, Part};
+use super::page::Page;
+use super::sql::{Fault, Row, Transaction, values};
 use super::{Store, StoreError};
 
 /// How long after its request a task must have ended, in seconds.
@@ -17,6 +19,9 @@ const AGE_S_MAX: u64 = 24 * 60 * 60;
 
 /// Longest wait for the end of a task that was canceled.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often to look what another gateway has stored of a task.
+pub(crate) const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A response or a job of a tenant, made in the background.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,6 +38,9 @@ pub struct BackgroundTask {
     /// False once it has ended.
     #[serde(skip)]
     pub is_active: bool,
+    /// True once a gateway has said that it is being done.
+    #[serde(skip)]
+    pub has_begun: bool,
     /// Bytes of what is stored of it.
     #[serde(skip)]
     pub bytes: u64,
@@ -84,18 +92,14 @@ impl BackgroundTask {
         self.created_at + AGE_S_MAX
     }
 
-    const COLUMNS: &str = "id, tenant, created_at, is_active, bytes, document";
+    const COLUMNS: &str = "id, tenant, created_at, is_active, has_begun, bytes, document";
 
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let document: String = row.get("document")?;
-        let broken = |error| {
-            let kind = rusqlite::types::Type::Text;
-            rusqlite::Error::FromSqlConversionFailure(0, kind, Box::new(error))
-        };
-        let mut task: Self = serde_json::from_str(&document).map_err(broken)?;
-        (task.id, task.tenant) = (row.get("id")?, row.get("tenant")?);
-        (task.created_at, task.is_active) = (row.get("created_at")?, row.get("is_active")?);
-        task.bytes = row.get("bytes")?;
+    fn read(row: &mut Row) -> Result<Self, Fault> {
+        let document: String = row.take("document")?;
+        let mut task: Self = serde_json::from_str(&document).map_err(Fault::of)?;
+        (task.id, task.tenant) = (row.take("id")?, row.take("tenant")?);
+        (task.created_at, task.is_active) = (row.take("created_at")?, row.take("is_active")?);
+        (task.bytes, task.has_begun) = (row.take("bytes")?, row.take("has_begun")?);
         Ok(task)
     }
 
@@ -121,24 +125,23 @@ impl Store {
         let mut claim = self.claim(&task.tenant);
         let bytes = (request.len() + result.len()) as u64;
         claim.grow(bytes)?;
-        let insert = move |connection: &Connection| {
+        let me = self.0.me.clone();
+        let insert = move |transaction: &mut Transaction<'_>| {
             let BackgroundTask { id, tenant, created_at, .. } = &task;
-            let sql = "SELECT count(*) FROM tasks WHERE is_active = 1 AND tenant = ?";
-            let active: usize =
-                connection.prepare_cached(sql)?.query_row([tenant], |row| row.get(0))?;
-            if active >= active_max {
+            let sql = "SELECT count(*) AS count FROM tasks WHERE is_active = 1 AND tenant = ?1";
+            if transaction.count(sql, values![tenant])? >= active_max as u64 {
                 return Err(StoreError::TooMany(active_max));
             }
-            let sql = "INSERT INTO tasks (id, tenant, is_active, bytes, created_at, document, \
-                       request, result) VALUES (?, ?, 1, ?, ?, ?, ?, ?)";
-            let document = task.document()?;
-            let values = params![id, tenant, bytes, created_at, document, request, result];
-            connection.prepare_cached(sql)?.execute(values)?;
+            let sql = "INSERT INTO tasks (id, tenant, is_active, bytes, created_at, owner, \
+                       document, request, result) VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6, ?7, ?8)";
+            let (document, created_at) = (task.document()?, *created_at);
+            let of_task =
+                values![id, tenant, bytes, created_at, &*me, &document, &request, &result];
+            transaction.execute(sql, of_task)?;
             Ok(())
         };
-        self.0.database.run(insert).await?;
+        self.change(insert).await?;
         claim.keep();
-        self.0.changes.send_replace(());
         Ok(())
     }
 
@@ -149,11 +152,11 @@ impl Store {
         id: &str,
     ) -> Result<(BackgroundTask, Vec<u8>), StoreError> {
         let (tenant, id) = (tenant.to_string(), id.to_string());
-        let find = move |connection: &Connection| {
-            let sql = "SELECT * FROM tasks WHERE id = ? AND tenant = ?";
-            let mut statement = connection.prepare_cached(sql)?;
-            let found = statement.query_row([id, tenant], read_with_result).optional()?;
-            found.ok_or(StoreError::Unknown)
+        let find = move |transaction: &mut Transaction<'_>| {
+            let columns = BackgroundTask::COLUMNS;
+            let sql = format!("SELECT {columns}, result FROM tasks WHERE id = ?1 AND tenant = ?2");
+            let found = transaction.first(&sql, values![&id, &tenant])?;
+            Ok(read_with_result(found.ok_or(StoreError::Unknown)?)?)
         };
         self.0.database.run(find).await
     }
@@ -161,44 +164,31 @@ impl Store {
     /// The events of a task that has ended.
     pub(crate) async fn task_events(&self, id: &str) -> Result<Vec<u8>, StoreError> {
         let id = id.to_string();
-        let find = move |connection: &Connection| {
-            let sql = "SELECT events FROM tasks WHERE id = ?";
-            let read = |row: &Row<'_>| row.get::<_, Option<Vec<u8>>>(0);
-            Ok(connection.query_row(sql, [id], read)?.unwrap_or_default())
+        let find = move |transaction: &mut Transaction<'_>| {
+            let found =
+                transaction.first("SELECT events FROM tasks WHERE id = ?1", values![&id])?;
+            let events: Option<Vec<u8>> = found.ok_or(StoreError::Unknown)?.take("events")?;
+            Ok(events.unwrap_or_default())
         };
         self.0.database.run(find).await
     }
 
-    /// All tasks that have not ended, oldest first.
-    pub(crate) async fn active_tasks(&self) -> Result<Vec<BackgroundTask>, StoreError> {
-        let list = |connection: &Connection| {
-            let columns = BackgroundTask::COLUMNS;
-            let sql = format!("SELECT {columns} FROM tasks WHERE is_active = 1 ORDER BY number");
-            let mut statement = connection.prepare_cached(&sql)?;
-            let tasks = statement.query_map([], BackgroundTask::read)?;
-            Ok(tasks.collect::<rusqlite::Result<_>>()?)
-        };
-        self.0.database.run(list).await
+    /// The tasks that this gateway does, oldest first. Those that no living gateway does become its
+    /// own.
+    pub(crate) async fn own_tasks(&self) -> Result<Vec<BackgroundTask>, StoreError> {
+        let mut rows = self.claim_rows("tasks", BackgroundTask::COLUMNS).await?;
+        Ok(rows.iter_mut().map(BackgroundTask::read).collect::<Result<_, _>>()?)
     }
 
-    /// A task that has not ended, and what it needs.
-    pub(crate) async fn task_input(
-        &self,
-        id: &str,
-    ) -> Result<(BackgroundTask, TaskInput), StoreError> {
-        let id = id.to_string();
-        let find = move |connection: &Connection| {
-            let sql = "SELECT * FROM tasks WHERE id = ? AND is_active = 1";
-            let read = |row: &Row<'_>| {
-                let task = TaskInput {
-                    request: row.get("request")?,
-                    progress: row.get("progress")?,
-                    result: row.get("result")?,
-                };
-                Ok((BackgroundTask::read(row)?, task))
-            };
-            let found = connection.prepare_cached(sql)?.query_row([id], read).optional()?;
-            found.ok_or(StoreError::Unknown)
+    /// What a task needs that this gateway does.
+    pub(crate) async fn task_input(&self, task: &BackgroundTask) -> Result<TaskInput, StoreError> {
+        let (id, me) = (task.id.clone(), self.0.me.clone());
+        let find = move |transaction: &mut Transaction<'_>| {
+            check_owner(transaction, "tasks", &id, &me)?;
+            let sql = "SELECT request, progress, result FROM tasks WHERE id = ?1 AND is_active = 1";
+            let mut row = transaction.first(sql, values![&id])?.ok_or(StoreError::Unknown)?;
+            let request = row.take("request")?;
+            Ok(TaskInput { request, progress: row.take("progress")?, result: row.take("result")? })
         };
         self.0.database.run(find).await
     }
@@ -210,16 +200,18 @@ impl Store {
         page: Page,
     ) -> Result<(Vec<(BackgroundTask, Vec<u8>)>, bool), StoreError> {
         let tenant = tenant.to_string();
-        let list = move |connection: &Connection| {
-            let after = page.after("tasks", &tenant, connection)?;
+        let list = move |transaction: &mut Transaction<'_>| {
+            let after = page.after("tasks", &tenant, transaction)?;
             let (sign, order) = page.direction();
-            let mut statement = connection.prepare_cached(&format!(
-                "SELECT * FROM tasks WHERE tenant = ?1 AND id GLOB 'job_*' \
-                 AND (?2 IS NULL OR number {sign} ?2) ORDER BY number {order} LIMIT ?3"
-            ))?;
-            let found = params![tenant, after, page.limit as i64 + 1];
-            let jobs = statement.query_map(found, read_with_result)?;
-            page.cut(jobs.collect::<rusqlite::Result<_>>()?)
+            let columns = BackgroundTask::COLUMNS;
+            let sql = format!(
+                "SELECT {columns}, result FROM tasks \
+                 WHERE tenant = ?1 AND substr(id, 1, 4) = 'job_' \
+                 AND (CAST(?2 AS BIGINT) IS NULL OR number {sign} CAST(?2 AS BIGINT)) \
+                 ORDER BY number {order} LIMIT ?3"
+            );
+            let rows = transaction.query(&sql, values![&tenant, after, page.limit + 1])?;
+            page.cut(rows.into_iter().map(read_with_result).collect::<Result<_, _>>()?)
         };
         self.0.database.run(list).await
     }
@@ -227,34 +219,101 @@ impl Store {
     /// How many tasks of a tenant were asked for before this one and have not ended.
     pub(crate) async fn tasks_before(&self, task: &BackgroundTask) -> Result<u64, StoreError> {
         let (tenant, id) = (task.tenant.clone(), task.id.clone());
-        let count = move |connection: &Connection| {
-            let sql = "SELECT count(*) FROM tasks WHERE tenant = ?1 AND is_active = 1 \
+        let count = move |transaction: &mut Transaction<'_>| {
+            let sql = "SELECT count(*) AS count FROM tasks WHERE tenant = ?1 AND is_active = 1 \
                        AND number < (SELECT number FROM tasks WHERE id = ?2)";
-            Ok(connection.prepare_cached(sql)?.query_row([tenant, id], |row| row.get(0))?)
+            Ok(transaction.count(sql, values![&tenant, &id])?)
         };
         self.0.database.run(count).await
     }
 
-    /// Stores what a node needs to continue a task that has not ended.
-    pub(crate) async fn record_progress(
-        &self,
-        id: String,
-        progress: Vec<u8>,
-    ) -> Result<(), StoreError> {
-        let record = move |connection: &Connection| {
-            let sql = "UPDATE tasks SET progress = ? WHERE id = ? AND is_active = 1";
-            connection.prepare_cached(sql)?.execute(params![progress, id])?;
+    /// Stores that a task is being done.
+    pub(crate) async fn record_begin(&self, id: &str) -> Result<(), StoreError> {
+        let (id, me) = (id.to_string(), self.0.me.clone());
+        let record = move |transaction: &mut Transaction<'_>| {
+            check_owner(transaction, "tasks", &id, &me)?;
+            let sql = "UPDATE tasks SET has_begun = 1 WHERE id = ?1 AND is_active = 1";
+            transaction.execute(sql, values![&id])?;
             Ok(())
         };
         self.0.database.run(record).await
+    }
+
+    /// Stores what a node needs to continue a task that has not ended, and events for readers at
+    /// other gateways.
+    pub(crate) async fn record_progress(
+        &self,
+        id: &str,
+        progress: Vec<u8>,
+        events: Option<Part>,
+    ) -> Result<(), StoreError> {
+        let (id, me) = (id.to_string(), self.0.me.clone());
+        let record = move |transaction: &mut Transaction<'_>| {
+            check_owner(transaction, "tasks", &id, &me)?;
+            let sql = "UPDATE tasks SET progress = ?1, has_begun = 1 \
+                       WHERE id = ?2 AND is_active = 1";
+            let changed = transaction.execute(sql, values![&progress, &id])?;
+            if let Some(Part { first, data, .. }) = events.filter(|part| part.next > part.first)
+                && changed > 0
+            {
+                // The first ones replace those of a gateway that has died.
+                let sql = "DELETE FROM task_events WHERE task = ?1 AND number >= ?2";
+                transaction.execute(sql, values![&id, first])?;
+                let sql = "INSERT INTO task_events (task, number, data) VALUES (?1, ?2, ?3)";
+                transaction.execute(sql, values![&id, first, &data])?;
+            }
+            Ok(())
+        };
+        self.0.database.run(record).await
+    }
+
+    /// Reads on what another gateway has stored of the events of a task, and whether it has ended.
+    pub(crate) async fn follow(&self, task: &str, live: &Live) -> Result<(), StoreError> {
+        if live.is_own() {
+            return Ok(());
+        }
+        let (id, next) = (task.to_string(), live.len());
+        let read = move |transaction: &mut Transaction<'_>| {
+            let sql = "SELECT is_active FROM tasks WHERE id = ?1";
+            let found = transaction.first(sql, values![&id])?;
+            let is_active = found.map_or(Ok(false), |mut row| row.take("is_active"))?;
+            let sql = if is_active {
+                // From the part with the next event on.
+                "SELECT number, data FROM task_events WHERE task = ?1 AND number >= \
+                 (SELECT coalesce(max(number), 0) FROM task_events WHERE task = ?1 \
+                 AND number <= ?2) ORDER BY number"
+            } else {
+                "SELECT CAST(0 AS BIGINT) AS number, events AS data FROM tasks WHERE id = ?1 \
+                 AND events IS NOT NULL AND CAST(?2 AS BIGINT) IS NOT NULL"
+            };
+            let read = |mut row: Row| Ok((row.take("number")?, row.take("data")?));
+            let rows = transaction.query(sql, values![&id, next])?.into_iter().map(read);
+            Ok((is_active, rows.collect::<Result<Vec<(u64, Vec<u8>)>, Fault>>()?))
+        };
+        let (is_active, parts) = self.0.database.run(read).await?;
+        for (number, events) in parts {
+            live.push(number as usize, &events.into());
+        }
+        // Meanwhile this gateway may have become its owner.
+        if !is_active && !live.is_own() {
+            live.end();
+        }
+        Ok(())
     }
 
     /// Ends a task early: asks for its end, and waits for it a while.
     pub(crate) async fn end_task(&self, task: &BackgroundTask) -> Result<(), StoreError> {
         // Entered before whoever does it can have left it.
         let live = self.live(task);
-        if self.cancel_task(&task.tenant, &task.id).await?.is_active {
-            let _ = timeout(END_TIMEOUT, live.ended()).await;
+        if !self.cancel_task(&task.tenant, &task.id).await?.is_active {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < END_TIMEOUT {
+            tokio::select! {
+                () = live.ended() => break,
+                () = sleep(FOLLOW_INTERVAL) => self.follow(&task.id, &live).await?,
+            }
         }
         Ok(())
     }
@@ -263,21 +322,19 @@ impl Store {
     /// was.
     async fn cancel_task(&self, tenant: &str, id: &str) -> Result<BackgroundTask, StoreError> {
         let (tenant, id) = (tenant.to_string(), id.to_string());
-        let cancel = move |connection: &Connection| {
+        let cancel = move |transaction: &mut Transaction<'_>| {
             let columns = BackgroundTask::COLUMNS;
-            let sql = format!("SELECT {columns} FROM tasks WHERE id = ? AND tenant = ?");
-            let found = connection.query_row(&sql, [&id, &tenant], BackgroundTask::read);
-            let task = found.optional()?.ok_or(StoreError::Unknown)?;
+            let sql = format!("SELECT {columns} FROM tasks WHERE id = ?1 AND tenant = ?2");
+            let found = transaction.first(&sql, values![&id, &tenant])?;
+            let task = BackgroundTask::read(&mut found.ok_or(StoreError::Unknown)?)?;
             if task.is_active {
                 let document = BackgroundTask { is_canceled: true, ..task.clone() }.document()?;
-                let sql = "UPDATE tasks SET document = ? WHERE id = ?";
-                connection.execute(sql, params![document, id])?;
+                let sql = "UPDATE tasks SET document = ?1 WHERE id = ?2";
+                transaction.execute(sql, values![&document, &id])?;
             }
             Ok(task)
         };
-        let task = self.0.database.run(cancel).await?;
-        self.0.changes.send_replace(());
-        Ok(task)
+        self.change(cancel).await
     }
 
     /// Ends a task: it has this result, and `events` can be read.
@@ -289,22 +346,22 @@ impl Store {
     ) -> Result<(), StoreError> {
         let (id, tenant) = (task.id.clone(), task.tenant.clone());
         let bytes = (result.len() + events.len()) as u64;
-        let finish = move |connection: &Connection| {
-            let sql = "SELECT bytes FROM tasks WHERE id = ? AND is_active = 1";
-            let before: Option<u64> =
-                connection.query_row(sql, [&id], |row| row.get(0)).optional()?;
+        let me = self.0.me.clone();
+        let finish = move |transaction: &mut Transaction<'_>| {
+            let sql = "SELECT bytes FROM tasks WHERE id = ?1 AND is_active = 1";
             // It may have been deleted meanwhile.
-            let Some(before) = before else { return Ok(0) };
+            let Some(mut row) = transaction.first(sql, values![&id])? else { return Ok(None) };
+            check_owner(transaction, "tasks", &id, &me)?;
             let sql = "UPDATE tasks SET is_active = 0, request = NULL, progress = NULL, \
-                       bytes = ?, result = ?, events = ? WHERE id = ?";
-            connection.prepare_cached(sql)?.execute(params![bytes, result, events, id])?;
-            Ok(before)
+                       bytes = ?1, result = ?2, events = ?3 WHERE id = ?4";
+            transaction.execute(sql, values![bytes, &result, &events, &id])?;
+            transaction.execute("DELETE FROM task_events WHERE task = ?1", values![&id])?;
+            Ok(Some(row.take::<u64>("bytes")?))
         };
         // Counted before, so that no limit is exceeded by what others add meanwhile.
         let mut claim = self.claim(&tenant);
         claim.force(bytes);
-        let before = self.0.database.run(finish).await?;
-        if before > 0 {
+        if let Some(before) = self.0.database.run(finish).await? {
             claim.keep();
             self.0.quota.release(&tenant, before);
         }
@@ -314,25 +371,27 @@ impl Store {
     /// Deletes a tenant's task.
     pub(crate) async fn delete_task(&self, tenant: &str, id: &str) -> Result<(), StoreError> {
         let (owner, key) = (tenant.to_string(), id.to_string());
-        let delete = move |connection: &Connection| {
-            let sql = "DELETE FROM tasks WHERE id = ? AND tenant = ? RETURNING bytes";
-            let bytes: Option<u64> =
-                connection.query_row(sql, [key, owner], |row| row.get(0)).optional()?;
-            bytes.ok_or(StoreError::Unknown)
+        let delete = move |transaction: &mut Transaction<'_>| {
+            let sql = "DELETE FROM tasks WHERE id = ?1 AND tenant = ?2 RETURNING bytes";
+            let mut row =
+                transaction.first(sql, values![&key, &owner])?.ok_or(StoreError::Unknown)?;
+            transaction.execute("DELETE FROM task_events WHERE task = ?1", values![&key])?;
+            Ok(row.take("bytes")?)
         };
-        let bytes = self.0.database.run(delete).await?;
+        // Another gateway may be doing it.
+        let bytes = self.change(delete).await?;
         self.0.quota.release(tenant, bytes);
         Ok(())
     }
 
     /// Deletes tasks that have ended and are older than `before`.
     pub(crate) async fn expire_tasks(&self, before: u64) -> Result<usize, StoreError> {
-        let expire = move |connection: &Connection| {
-            let sql = "DELETE FROM tasks WHERE is_active = 0 AND created_at < ? \
+        let expire = move |transaction: &mut Transaction<'_>| {
+            let sql = "DELETE FROM tasks WHERE is_active = 0 AND created_at < ?1 \
                        RETURNING tenant, bytes";
-            let mut statement = connection.prepare_cached(sql)?;
-            let deleted = statement.query_map([before], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            Ok(deleted.collect::<rusqlite::Result<Vec<(String, u64)>>>()?)
+            let read = |mut row: Row| Ok((row.take("tenant")?, row.take("bytes")?));
+            let deleted = transaction.query(sql, values![before])?.into_iter().map(read);
+            Ok(deleted.collect::<Result<Vec<(String, u64)>, Fault>>()?)
         };
         let deleted = self.0.database.run(expire).await?;
         for (tenant, bytes) in &deleted {
@@ -342,14 +401,11 @@ impl Store {
     }
 }
 
-fn read_with_result(row: &Row<'_>) -> rusqlite::Result<(BackgroundTask, Vec<u8>)> {
-    Ok((BackgroundTask::read(row)?, row.get("result")?))
+fn read_with_result(mut row: Row) -> Result<(BackgroundTask, Vec<u8>), Fault> {
+    Ok((BackgroundTask::read(&mut row)?, row.take("result")?))
 }
 
 /// Bytes of each tenant's tasks.
-pub(super) fn usage(connection: &Connection) -> Result<Vec<(String, u64)>, StoreError> {
-    let mut statement =
-        connection.prepare("SELECT tenant, sum(bytes) FROM tasks GROUP BY tenant")?;
-    let usage = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok(usage.collect::<rusqlite::Result<_>>()?)
+pub(super) fn usage(transaction: &mut Transaction<'_>) -> Result<Vec<(String, u64)>, StoreError> {
+    usage_of("tasks", transaction)
 }

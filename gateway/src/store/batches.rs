@@ -1,10 +1,12 @@
 //! Records of batches, and results of their lines.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::files::FileRecord;
+use super::gateways::check_owner;
+use super::page::Page;
+use super::sql::{Fault, Row, Transaction, values};
 use super::{Store, StoreError, Upload};
 
 /// State of a batch, as at OpenAI.
@@ -134,15 +136,11 @@ impl Batch {
         view
     }
 
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let document: String = row.get("document")?;
-        let broken = |error| {
-            let kind = rusqlite::types::Type::Text;
-            rusqlite::Error::FromSqlConversionFailure(0, kind, Box::new(error))
-        };
-        let mut batch: Self = serde_json::from_str(&document).map_err(broken)?;
-        (batch.id, batch.tenant) = (row.get("id")?, row.get("tenant")?);
-        (batch.completed, batch.failed) = (row.get("completed")?, row.get("failed")?);
+    fn read(mut row: Row) -> Result<Self, Fault> {
+        let document: String = row.take("document")?;
+        let mut batch: Self = serde_json::from_str(&document).map_err(Fault::of)?;
+        (batch.id, batch.tenant) = (row.take("id")?, row.take("tenant")?);
+        (batch.completed, batch.failed) = (row.take("completed")?, row.take("failed")?);
         Ok(batch)
     }
 
@@ -150,47 +148,11 @@ impl Batch {
         serde_json::to_string(self).map_err(|_| StoreError::Unavailable)
     }
 
-    fn save(&self, connection: &Connection) -> Result<(), StoreError> {
-        let sql = "UPDATE batches SET is_active = ?, document = ? WHERE id = ?";
-        connection.execute(sql, params![self.status.is_active(), self.document()?, self.id])?;
+    fn save(&self, transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
+        let sql = "UPDATE batches SET is_active = ?1, document = ?2 WHERE id = ?3";
+        let (is_active, document) = (self.status.is_active(), self.document()?);
+        transaction.execute(sql, values![is_active, &document, &self.id])?;
         Ok(())
-    }
-}
-
-/// A part of a list.
-#[derive(Debug, Clone)]
-pub struct Page {
-    /// The id after which it begins.
-    pub after: Option<String>,
-    /// Most entries.
-    pub limit: usize,
-    /// Oldest first instead of newest first.
-    pub is_ascending: bool,
-}
-
-impl Page {
-    /// The number of the record after which it begins.
-    pub(super) fn after(
-        &self,
-        table: &str,
-        tenant: &str,
-        connection: &Connection,
-    ) -> Result<Option<i64>, StoreError> {
-        let Some(after) = &self.after else { return Ok(None) };
-        let sql = format!("SELECT number FROM {table} WHERE id = ? AND tenant = ?");
-        Ok(Some(connection.query_row(&sql, [after, tenant], |row| row.get(0))?))
-    }
-
-    /// How numbers of its entries compare with [`Self::after`], and their order.
-    pub(super) fn direction(&self) -> (&'static str, &'static str) {
-        if self.is_ascending { (">", "ASC") } else { ("<", "DESC") }
-    }
-
-    /// Cuts off the entry that tells whether there are more.
-    pub(super) fn cut<T>(&self, mut found: Vec<T>) -> Result<(Vec<T>, bool), StoreError> {
-        let has_more = found.len() > self.limit;
-        found.truncate(self.limit);
-        Ok((found, has_more))
     }
 }
 
@@ -201,25 +163,27 @@ impl Store {
         batch: Batch,
         active_max: usize,
     ) -> Result<Batch, StoreError> {
-        let insert = move |connection: &Connection| {
-            let sql = "SELECT count(*) FROM batches WHERE is_active = 1 AND tenant = ?";
-            let active: usize = connection.query_row(sql, [&batch.tenant], |row| row.get(0))?;
-            if active >= active_max {
+        let me = self.0.me.clone();
+        let insert = move |transaction: &mut Transaction<'_>| {
+            let sql = "SELECT count(*) AS count FROM batches WHERE is_active = 1 AND tenant = ?1";
+            if transaction.count(sql, values![&batch.tenant])? >= active_max as u64 {
                 return Err(StoreError::TooMany(active_max));
             }
-            let sql = "INSERT INTO batches (id, tenant, is_active, document) VALUES (?, ?, 1, ?)";
-            connection.execute(sql, params![batch.id, batch.tenant, batch.document()?])?;
+            let Batch { id, tenant, input_file_id, times, .. } = &batch;
+            let sql = "INSERT INTO batches (id, tenant, is_active, input_file, created_at, owner, \
+                       document) VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6)";
+            let (created_at, document) = (times.created_at, batch.document()?);
+            let of_batch = values![id, tenant, input_file_id, created_at, &*me, &document];
+            transaction.execute(sql, of_batch)?;
             Ok(batch)
         };
-        let batch = self.0.database.run(insert).await?;
-        self.0.changes.send_replace(());
-        Ok(batch)
+        self.change(insert).await
     }
 
     /// A tenant's batch.
     pub(crate) async fn batch(&self, tenant: &str, id: &str) -> Result<Batch, StoreError> {
         let (tenant, id) = (tenant.to_string(), id.to_string());
-        self.0.database.run(move |connection| find(connection, &tenant, &id)).await
+        self.0.database.run(move |t| find(t, &tenant, &id)).await
     }
 
     /// A tenant's batches, and whether there are more.
@@ -229,29 +193,25 @@ impl Store {
         page: Page,
     ) -> Result<(Vec<Batch>, bool), StoreError> {
         let tenant = tenant.to_string();
-        let list = move |connection: &Connection| {
-            let after = page.after("batches", &tenant, connection)?;
+        let list = move |transaction: &mut Transaction<'_>| {
+            let after = page.after("batches", &tenant, transaction)?;
             let (sign, order) = page.direction();
-            let mut statement = connection.prepare_cached(&format!(
-                "SELECT * FROM batches WHERE tenant = ?1 AND (?2 IS NULL OR number {sign} ?2) \
+            let sql = format!(
+                "SELECT * FROM batches WHERE tenant = ?1 \
+                 AND (CAST(?2 AS BIGINT) IS NULL OR number {sign} CAST(?2 AS BIGINT)) \
                  ORDER BY number {order} LIMIT ?3"
-            ))?;
-            let found = params![tenant, after, page.limit as i64 + 1];
-            let batches = statement.query_map(found, Batch::read)?;
-            page.cut(batches.collect::<rusqlite::Result<_>>()?)
+            );
+            let rows = transaction.query(&sql, values![&tenant, after, page.limit + 1])?;
+            page.cut(rows.into_iter().map(Batch::read).collect::<Result<_, _>>()?)
         };
         self.0.database.run(list).await
     }
 
-    /// All batches that have not ended, oldest first.
-    pub(crate) async fn active_batches(&self) -> Result<Vec<Batch>, StoreError> {
-        let list = |connection: &Connection| {
-            let sql = "SELECT * FROM batches WHERE is_active = 1 ORDER BY number";
-            let mut statement = connection.prepare_cached(sql)?;
-            let batches = statement.query_map([], Batch::read)?;
-            Ok(batches.collect::<rusqlite::Result<_>>()?)
-        };
-        self.0.database.run(list).await
+    /// The batches that this gateway runs, oldest first. Those that no living gateway runs become
+    /// its own.
+    pub(crate) async fn own_batches(&self) -> Result<Vec<Batch>, StoreError> {
+        let rows = self.claim_rows("batches", "*").await?;
+        Ok(rows.into_iter().map(Batch::read).collect::<Result<_, _>>()?)
     }
 
     /// Asks for the end of a batch. Asking twice is the same as once.
@@ -262,8 +222,8 @@ impl Store {
         now: u64,
     ) -> Result<Batch, StoreError> {
         let (tenant, id) = (tenant.to_string(), id.to_string());
-        let cancel = move |connection: &Connection| {
-            let mut batch = find(connection, &tenant, &id)?;
+        let cancel = move |transaction: &mut Transaction<'_>| {
+            let mut batch = find(transaction, &tenant, &id)?;
             match batch.status {
                 BatchStatus::Cancelling => return Ok(batch),
                 status if !status.is_active() => return Err(StoreError::Finished),
@@ -271,25 +231,25 @@ impl Store {
             }
             batch.status = BatchStatus::Cancelling;
             batch.times.cancelling_at = Some(now);
-            batch.save(connection)?;
+            batch.save(transaction)?;
             Ok(batch)
         };
-        let batch = self.0.database.run(cancel).await?;
-        self.0.changes.send_replace(());
-        Ok(batch)
+        self.change(cancel).await
     }
 
-    /// Changes a batch in a state that `change` accepts, and returns it as it is then.
+    /// Changes a batch that this gateway runs, and returns it as it is then.
     pub(crate) async fn update_batch(
         &self,
         batch: &Batch,
         change: impl FnOnce(&mut Batch) + Send + 'static,
     ) -> Result<Batch, StoreError> {
         let (tenant, id) = (batch.tenant.clone(), batch.id.clone());
-        let update = move |connection: &Connection| {
-            let mut batch = find(connection, &tenant, &id)?;
+        let me = self.0.me.clone();
+        let update = move |transaction: &mut Transaction<'_>| {
+            check_owner(transaction, "batches", &id, &me)?;
+            let mut batch = find(transaction, &tenant, &id)?;
             change(&mut batch);
-            batch.save(connection)?;
+            batch.save(transaction)?;
             Ok(batch)
         };
         self.0.database.run(update).await
@@ -304,15 +264,16 @@ impl Store {
         text: Vec<u8>,
     ) -> Result<(), StoreError> {
         let batch = batch.to_string();
-        let record = move |connection: &Connection| {
-            let sql =
-                "INSERT OR IGNORE INTO results (batch, line, is_error, text) VALUES (?, ?, ?, ?)";
-            let added =
-                connection.prepare_cached(sql)?.execute(params![batch, line, is_error, text])?;
-            let sql =
-                "UPDATE batches SET completed = completed + ?, failed = failed + ? WHERE id = ?";
+        let me = self.0.me.clone();
+        let record = move |transaction: &mut Transaction<'_>| {
+            check_owner(transaction, "batches", &batch, &me)?;
+            let sql = "INSERT INTO results (batch, line, is_error, text) VALUES (?1, ?2, ?3, ?4) \
+                       ON CONFLICT DO NOTHING";
+            let added = transaction.execute(sql, values![&batch, line, is_error, &text])?;
             let failed = if is_error { added } else { 0 };
-            connection.prepare_cached(sql)?.execute(params![added - failed, failed, batch])?;
+            let sql = "UPDATE batches SET completed = completed + ?1, failed = failed + ?2 \
+                       WHERE id = ?3";
+            transaction.execute(sql, values![added - failed, failed, &batch])?;
             Ok(())
         };
         self.0.database.run(record).await
@@ -321,11 +282,12 @@ impl Store {
     /// The lines of a batch of which is known what became of them, in order, and their bytes.
     pub(crate) async fn lines_done(&self, batch: &str) -> Result<(Vec<u64>, u64), StoreError> {
         let batch = batch.to_string();
-        let list = move |connection: &Connection| {
-            let sql = "SELECT line, length(text) FROM results WHERE batch = ? ORDER BY line";
-            let mut statement = connection.prepare_cached(sql)?;
-            let rows = statement.query_map([&batch], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            let rows: Vec<(u64, u64)> = rows.collect::<rusqlite::Result<_>>()?;
+        let list = move |transaction: &mut Transaction<'_>| {
+            let sql = "SELECT line, length(text) AS bytes FROM results WHERE batch = ?1 \
+                       ORDER BY line";
+            let read = |mut row: Row| Ok((row.take("line")?, row.take("bytes")?));
+            let rows = transaction.query(sql, values![&batch])?.into_iter().map(read);
+            let rows: Vec<(u64, u64)> = rows.collect::<Result<_, Fault>>()?;
             let bytes = rows.iter().map(|(_, bytes)| bytes).sum();
             Ok((rows.into_iter().map(|(line, _)| line).collect(), bytes))
         };
@@ -341,14 +303,13 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
         let batch = batch.to_string();
-        let list = move |connection: &Connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT line, text FROM results WHERE batch = ?1 AND is_error = ?2 \
-                 AND (?3 IS NULL OR line > ?3) ORDER BY line LIMIT ?4",
-            )?;
-            let found = params![batch, is_error, after, limit as i64];
-            let rows = statement.query_map(found, |row| Ok((row.get(0)?, row.get(1)?)))?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        let list = move |transaction: &mut Transaction<'_>| {
+            let sql = "SELECT line, text FROM results WHERE batch = ?1 AND is_error = ?2 \
+                       AND (CAST(?3 AS BIGINT) IS NULL OR line > CAST(?3 AS BIGINT)) \
+                       ORDER BY line LIMIT ?4";
+            let rows = transaction.query(sql, values![&batch, is_error, after, limit])?;
+            let read = |mut row: Row| Ok((row.take("line")?, row.take("text")?));
+            Ok(rows.into_iter().map(read).collect::<Result<_, Fault>>()?)
         };
         self.0.database.run(list).await
     }
@@ -367,34 +328,35 @@ impl Store {
             records.push(record);
         }
         let (tenant, id) = (batch.tenant.clone(), batch.id.clone());
-        let finish = move |connection: &Connection| {
-            let mut batch = find(connection, &tenant, &id)?;
+        let me = self.0.me.clone();
+        let finish = move |transaction: &mut Transaction<'_>| {
+            check_owner(transaction, "batches", &id, &me)?;
+            let mut batch = find(transaction, &tenant, &id)?;
             change(&mut batch);
             for record in &records {
-                record.insert(&tenant, connection)?;
+                record.insert(&tenant, transaction)?;
             }
-            connection.execute("DELETE FROM results WHERE batch = ?", [&id])?;
-            batch.save(connection)?;
+            transaction.execute("DELETE FROM results WHERE batch = ?1", values![&id])?;
+            batch.save(transaction)?;
             Ok(batch)
         };
-        let batch = self.0.database.run(finish).await?;
-        uploads.into_iter().for_each(Upload::keep);
-        Ok(batch)
+        let done = self.0.database.run(finish).await;
+        uploads.into_iter().for_each(|upload| upload.finish(&done));
+        done
     }
 
     /// Deletes batches that have ended and are older than `before`.
     pub(crate) async fn expire_batches(&self, before: u64) -> Result<usize, StoreError> {
-        let expire = move |connection: &Connection| {
-            let sql = "DELETE FROM batches WHERE is_active = 0 \
-                       AND document ->> '$.times.created_at' < ?";
-            Ok(connection.execute(sql, [before])?)
+        let expire = move |transaction: &mut Transaction<'_>| {
+            let sql = "DELETE FROM batches WHERE is_active = 0 AND created_at < ?1";
+            Ok(transaction.execute(sql, values![before])? as usize)
         };
         self.0.database.run(expire).await
     }
 }
 
-fn find(connection: &Connection, tenant: &str, id: &str) -> Result<Batch, StoreError> {
-    let sql = "SELECT * FROM batches WHERE id = ? AND tenant = ?";
-    let found = connection.query_row(sql, [id, tenant], Batch::read).optional()?;
-    found.ok_or(StoreError::Unknown)
+fn find(transaction: &mut Transaction<'_>, tenant: &str, id: &str) -> Result<Batch, StoreError> {
+    let sql = "SELECT * FROM batches WHERE id = ?1 AND tenant = ?2";
+    let found = transaction.first(sql, values![id, tenant])?.ok_or(StoreError::Unknown)?;
+    Ok(Batch::read(found)?)
 }

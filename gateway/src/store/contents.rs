@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tokio::fs::{self, File, OpenOptions};
 use tokio::io::AsyncWriteExt;
@@ -70,7 +71,7 @@ impl Upload {
         self.file.write_all(data).await.map_err(failed)
     }
 
-    /// Flushes it to the disk under its final name. Without a record, the next start of the gateway
+    /// Flushes it to the disk under its final name. Without a record, a later start of a gateway
     /// deletes it.
     pub(super) async fn flush(&mut self) -> Result<(), StoreError> {
         self.file.flush().await.map_err(failed)?;
@@ -83,11 +84,16 @@ impl Upload {
         File::open(folder).await.map_err(failed)?.sync_all().await.map_err(failed)
     }
 
-    /// It has a record and stays.
-    pub(super) fn keep(mut self) {
-        self.part = None;
-        let released = Claim::none_of(&self.claim);
-        std::mem::replace(&mut self.claim, released).keep();
+    /// It stays if it has a record, or if that is not known: without a record, it is deleted later.
+    pub(super) fn finish<T>(mut self, recorded: &Result<T, StoreError>) {
+        match recorded {
+            Ok(_) => {
+                self.part = None;
+                self.claim.keep();
+            }
+            Err(StoreError::Unavailable) => self.part = None,
+            Err(_) => {}
+        }
     }
 }
 
@@ -95,7 +101,7 @@ impl Store {
     /// Begins a file of a tenant.
     pub(crate) async fn upload(&self, tenant: &str) -> Result<Upload, StoreError> {
         self.restore().await?;
-        let folder = self.0.folder.join(FOLDER);
+        let folder = self.folder().join(FOLDER);
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(FOLDER_MODE).create(&folder).await.map_err(failed)?;
         let id = format!("file-{:032x}", random());
@@ -110,7 +116,7 @@ impl Store {
 
     /// Where the content of a file is.
     pub(crate) fn content(&self, id: &str) -> PathBuf {
-        self.0.folder.join(FOLDER).join(id)
+        self.folder().join(FOLDER).join(id)
     }
 }
 
@@ -121,15 +127,25 @@ pub(super) async fn remove(path: &Path) {
     }
 }
 
-/// Deletes everything but the contents of these files.
-pub(super) async fn remove_others(folder: &Path, ids: HashSet<String>) -> Result<(), StoreError> {
+/// Deletes everything but the contents of these files, if it has not changed for this long: another
+/// gateway may be writing it.
+pub(super) async fn remove_others(
+    folder: &Path,
+    ids: HashSet<String>,
+    age_min: Duration,
+) -> Result<(), StoreError> {
     let mut entries = match fs::read_dir(folder.join(FOLDER)).await {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error)),
     };
     while let Some(entry) = entries.next_entry().await.map_err(failed)? {
-        if !entry.file_name().to_str().is_some_and(|name| ids.contains(name)) {
+        if entry.file_name().to_str().is_some_and(|name| ids.contains(name)) {
+            continue;
+        }
+        let changed = entry.metadata().await.and_then(|metadata| metadata.modified());
+        let age = changed.ok().and_then(|changed| changed.elapsed().ok()).unwrap_or_default();
+        if age >= age_min {
             remove(&entry.path()).await;
         }
     }

@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::{Value, json};
 
-use super::batches::Page;
 use super::contents::{Upload, remove};
+use super::page::Page;
+use super::sql::{Fault, Row, Transaction, values};
 use super::{Store, StoreError};
 
 /// A file of a tenant.
@@ -34,23 +34,27 @@ impl FileRecord {
             "status": "processed", "status_details": null})
     }
 
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+    fn read(mut row: Row) -> Result<Self, Fault> {
         Ok(Self {
-            id: row.get("id")?,
-            name: row.get("name")?,
-            purpose: row.get("purpose")?,
-            bytes: row.get("bytes")?,
-            created_at: row.get("created_at")?,
-            expires_at: row.get("expires_at")?,
+            id: row.take("id")?,
+            name: row.take("name")?,
+            purpose: row.take("purpose")?,
+            bytes: row.take("bytes")?,
+            created_at: row.take("created_at")?,
+            expires_at: row.take("expires_at")?,
         })
     }
 
-    pub(super) fn insert(&self, tenant: &str, connection: &Connection) -> Result<(), StoreError> {
+    pub(super) fn insert(
+        &self,
+        tenant: &str,
+        transaction: &mut Transaction<'_>,
+    ) -> Result<(), StoreError> {
         let Self { id, name, purpose, bytes, created_at, expires_at } = self;
-        connection.execute(
+        transaction.execute(
             "INSERT INTO files (id, tenant, name, purpose, bytes, created_at, expires_at) \
-             VALUES (?, ?, ?, ?, ?, ?, ?)",
-            params![id, tenant, name, purpose, bytes, created_at, expires_at],
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            values![id, tenant, name, purpose, *bytes, *created_at, *expires_at],
         )?;
         Ok(())
     }
@@ -66,15 +70,15 @@ impl Store {
     ) -> Result<FileRecord, StoreError> {
         upload.flush().await?;
         let (tenant, inserted) = (tenant.to_string(), record.clone());
-        self.0.database.run(move |connection| inserted.insert(&tenant, connection)).await?;
-        upload.keep();
-        Ok(record)
+        let done = self.0.database.run(move |t| inserted.insert(&tenant, t)).await;
+        upload.finish(&done);
+        done.map(|()| record)
     }
 
     /// A tenant's file.
     pub(crate) async fn file(&self, tenant: &str, id: &str) -> Result<FileRecord, StoreError> {
         let (tenant, id) = (tenant.to_string(), id.to_string());
-        self.0.database.run(move |connection| find(connection, &tenant, &id)).await
+        self.0.database.run(move |t| find(t, &tenant, &id)).await
     }
 
     /// A tenant's files with this purpose, or any, and whether there are more.
@@ -85,29 +89,28 @@ impl Store {
         page: Page,
     ) -> Result<(Vec<FileRecord>, bool), StoreError> {
         let tenant = tenant.to_string();
-        self.0.database.run(move |connection| list(connection, &tenant, purpose, &page)).await
+        self.0.database.run(move |t| list(t, &tenant, purpose.as_deref(), &page)).await
     }
 
     /// Deletes a tenant's file.
     pub(crate) async fn delete_file(&self, tenant: &str, id: &str) -> Result<(), StoreError> {
         let (owner, key) = (tenant.to_string(), id.to_string());
-        let deleted = move |connection: &Connection| {
-            let record = find(connection, &owner, &key)?;
-            if is_used(connection, &key)? {
+        let delete = move |transaction: &mut Transaction<'_>| {
+            let record = find(transaction, &owner, &key)?;
+            if is_used(transaction, &key)? {
                 return Err(StoreError::InUse);
             }
-            connection.execute("DELETE FROM files WHERE id = ?", [&key])?;
+            transaction.execute("DELETE FROM files WHERE id = ?1", values![&key])?;
             Ok(record)
         };
-        let record = self.0.database.run(deleted).await?;
+        let record = self.0.database.run(delete).await?;
         self.forget(tenant, &record).await;
         Ok(())
     }
 
     /// Deletes files whose time is over, unless a batch that has not ended uses them.
     pub(crate) async fn expire_files(&self, now: u64) -> Result<usize, StoreError> {
-        let expired =
-            self.0.database.run(move |connection| delete_expired(connection, now)).await?;
+        let expired = self.0.database.run(move |t| delete_expired(t, now)).await?;
         for (tenant, record) in &expired {
             self.forget(tenant, record).await;
         }
@@ -120,49 +123,52 @@ impl Store {
     }
 }
 
-fn find(connection: &Connection, tenant: &str, id: &str) -> Result<FileRecord, StoreError> {
-    let sql = "SELECT * FROM files WHERE id = ? AND tenant = ?";
-    Ok(connection.query_row(sql, [id, tenant], FileRecord::read)?)
+fn find(
+    transaction: &mut Transaction<'_>,
+    tenant: &str,
+    id: &str,
+) -> Result<FileRecord, StoreError> {
+    let sql = "SELECT * FROM files WHERE id = ?1 AND tenant = ?2";
+    let found = transaction.first(sql, values![id, tenant])?.ok_or(StoreError::Unknown)?;
+    Ok(FileRecord::read(found)?)
 }
 
 fn list(
-    connection: &Connection,
+    transaction: &mut Transaction<'_>,
     tenant: &str,
-    purpose: Option<String>,
+    purpose: Option<&str>,
     page: &Page,
 ) -> Result<(Vec<FileRecord>, bool), StoreError> {
-    let after = page.after("files", tenant, connection)?;
+    let after = page.after("files", tenant, transaction)?;
     let (sign, order) = page.direction();
-    let mut statement = connection.prepare_cached(&format!(
-        "SELECT * FROM files WHERE tenant = ?1 AND (?2 IS NULL OR number {sign} ?2) \
-         AND (?3 IS NULL OR purpose = ?3) ORDER BY number {order} LIMIT ?4"
-    ))?;
-    let found = params![tenant, after, purpose, page.limit as i64 + 1];
-    let files = statement.query_map(found, FileRecord::read)?;
-    page.cut(files.collect::<rusqlite::Result<_>>()?)
+    let sql = format!(
+        "SELECT * FROM files WHERE tenant = ?1 \
+         AND (CAST(?2 AS BIGINT) IS NULL OR number {sign} CAST(?2 AS BIGINT)) \
+         AND (CAST(?3 AS TEXT) IS NULL OR purpose = ?3) ORDER BY number {order} LIMIT ?4"
+    );
+    let rows = transaction.query(&sql, values![tenant, after, purpose, page.limit + 1])?;
+    page.cut(rows.into_iter().map(FileRecord::read).collect::<Result<_, _>>()?)
 }
 
 /// True if a batch that has not ended reads the file.
-fn is_used(connection: &Connection, id: &str) -> Result<bool, StoreError> {
-    let sql = "SELECT 1 FROM batches WHERE is_active = 1 AND document ->> 'input_file_id' = ?";
-    Ok(connection.query_row(sql, [id], |_| Ok(())).optional()?.is_some())
+fn is_used(transaction: &mut Transaction<'_>, id: &str) -> Result<bool, StoreError> {
+    let sql = "SELECT count(*) AS count FROM batches WHERE is_active = 1 AND input_file = ?1";
+    Ok(transaction.count(sql, values![id])? > 0)
 }
 
 /// Deleted in one transaction; more wait for the next.
 const EXPIRED_MAX: usize = 1000;
 
 fn delete_expired(
-    connection: &Connection,
+    transaction: &mut Transaction<'_>,
     now: u64,
 ) -> Result<Vec<(String, FileRecord)>, StoreError> {
-    let sql = format!("SELECT * FROM files WHERE expires_at <= ? LIMIT {EXPIRED_MAX}");
-    let mut statement = connection.prepare_cached(&sql)?;
-    let read = |row: &Row<'_>| Ok((row.get("tenant")?, FileRecord::read(row)?));
-    let expired = statement.query_map([now], read)?.collect::<rusqlite::Result<Vec<_>>>()?;
+    let sql = "SELECT * FROM files WHERE expires_at <= ?1 LIMIT ?2";
     let mut deleted = Vec::new();
-    for (tenant, record) in expired {
-        if !is_used(connection, &record.id)? {
-            connection.execute("DELETE FROM files WHERE id = ?", [&record.id])?;
+    for mut row in transaction.query(sql, values![now, EXPIRED_MAX])? {
+        let (tenant, record) = (row.take("tenant")?, FileRecord::read(row)?);
+        if !is_used(transaction, &record.id)? {
+            transaction.execute("DELETE FROM files WHERE id = ?1", values![&record.id])?;
             deleted.push((tenant, record));
         }
     }
@@ -170,16 +176,23 @@ fn delete_expired(
 }
 
 /// Bytes of each tenant's files and results.
-pub(super) fn usage(connection: &Connection) -> Result<Vec<(String, u64)>, StoreError> {
-    let mut statement =
-        connection.prepare("SELECT tenant, sum(bytes) FROM files GROUP BY tenant")?;
-    let usage = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok(usage.collect::<rusqlite::Result<_>>()?)
+pub(super) fn usage(transaction: &mut Transaction<'_>) -> Result<Vec<(String, u64)>, StoreError> {
+    usage_of("files", transaction)
+}
+
+/// Bytes of each tenant's rows of a table.
+pub(super) fn usage_of(
+    table: &str,
+    transaction: &mut Transaction<'_>,
+) -> Result<Vec<(String, u64)>, StoreError> {
+    let sql =
+        format!("SELECT tenant, CAST(sum(bytes) AS BIGINT) AS bytes FROM {table} GROUP BY tenant");
+    let read = |mut row: Row| Ok((row.take("tenant")?, row.take("bytes")?));
+    transaction.query(&sql, &[])?.into_iter().map(read).collect()
 }
 
 /// Ids of all files.
-pub(super) fn ids(connection: &Connection) -> Result<HashSet<String>, StoreError> {
-    let mut statement = connection.prepare("SELECT id FROM files")?;
-    let ids = statement.query_map([], |row| row.get(0))?;
-    Ok(ids.collect::<rusqlite::Result<_>>()?)
+pub(super) fn ids(transaction: &mut Transaction<'_>) -> Result<HashSet<String>, StoreError> {
+    let rows = transaction.query("SELECT id FROM files", &[])?;
+    rows.into_iter().map(|mut row| Ok(row.take("id")?)).collect()
 }

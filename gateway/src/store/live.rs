@@ -1,7 +1,8 @@
-//! What this process makes in the background: how far it is, and its events, for those who read
-//! them.
+//! What is made in the background, by this process or by another gateway: how far it is, and its
+//! events, for those who read them here.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
@@ -15,6 +16,10 @@ pub(crate) struct Live {
     state: watch::Sender<State>,
     /// True if its events are kept.
     is_streamed: bool,
+    /// True while this process makes it.
+    is_own: AtomicBool,
+    /// How many events this process has stored.
+    saved: AtomicUsize,
     canceled: CancellationToken,
 }
 
@@ -24,6 +29,17 @@ struct State {
     bytes: usize,
     has_begun: bool,
     is_over: bool,
+}
+
+/// Some of the events.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    /// The number of the first.
+    pub first: usize,
+    /// The number after the last.
+    pub next: usize,
+    /// The events.
+    pub data: Vec<u8>,
 }
 
 /// What a reader gets next.
@@ -38,17 +54,21 @@ pub(crate) enum Read {
 impl Live {
     fn new(is_streamed: bool) -> Self {
         let (state, canceled) = (watch::Sender::new(State::default()), CancellationToken::new());
-        Self { state, is_streamed, canceled }
+        let (is_own, saved) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Self { state, is_streamed, is_own, saved, canceled }
     }
 
     /// Adds events, the first of which has the number `first`. Those that are known are left out:
-    /// what is made again is the same.
+    /// what is made again is the same. So are those after a gap.
     pub(crate) fn push(&self, first: usize, events: &Bytes) {
         if !self.is_streamed {
             return;
         }
         self.state.send_if_modified(|state| {
             let known = state.events.len();
+            if first > known {
+                return false;
+            }
             let new = sse::events(events).zip(first..).filter(|(_, number)| *number >= known);
             // The whole block would stay in memory with a part of it.
             state.events.extend(new.map(|(event, _)| Bytes::copy_from_slice(event)));
@@ -70,6 +90,29 @@ impl Live {
     /// All events.
     pub(crate) fn events(&self) -> Vec<u8> {
         self.state.borrow().events.concat()
+    }
+
+    /// The events that are not in the store.
+    pub(crate) fn unsaved(&self) -> Part {
+        let first = self.saved.load(Ordering::Relaxed);
+        let state = self.state.borrow();
+        let data = state.events.get(first..).unwrap_or_default().concat();
+        Part { first, next: state.events.len(), data }
+    }
+
+    /// Records that the events before the number `next` are in the store.
+    pub(crate) fn set_saved(&self, next: usize) {
+        self.saved.store(next, Ordering::Relaxed);
+    }
+
+    /// Records whether this process makes it.
+    pub(crate) fn set_own(&self, is_own: bool) {
+        self.is_own.store(is_own, Ordering::Relaxed);
+    }
+
+    /// True while this process makes it.
+    pub(crate) fn is_own(&self) -> bool {
+        self.is_own.load(Ordering::Relaxed)
     }
 
     /// Records that a node works on it.
@@ -151,6 +194,7 @@ mod tests {
         live.push(0, &events(0..3));
         live.push(0, &events(0..2));
         live.push(2, &events(2..5));
+        live.push(7, &events(7..8));
         let mut next = 1;
         assert_eq!(live.read(&mut next).await, Read::Events(events(1..5)));
         let reader = tokio::spawn({

@@ -21,41 +21,66 @@ pub(super) struct Quota(Mutex<State>);
 #[derive(Debug)]
 struct State {
     limits: StorageLimits,
-    bytes: u64,
+    stored: Bytes,
+    /// What is being added.
+    claimed: Bytes,
+}
+
+/// Bytes of all tenants, and of each.
+#[derive(Debug, Default)]
+struct Bytes {
+    all: u64,
     tenants: HashMap<Arc<str>, u64>,
+}
+
+impl Bytes {
+    fn of(&self, tenant: &str) -> u64 {
+        self.tenants.get(tenant).copied().unwrap_or_default()
+    }
+
+    fn add(&mut self, tenant: &Arc<str>, bytes: u64) {
+        self.all += bytes;
+        *self.tenants.entry(tenant.clone()).or_default() += bytes;
+    }
+
+    fn remove(&mut self, tenant: &str, bytes: u64) {
+        self.all = self.all.saturating_sub(bytes);
+        if let Some(own) = self.tenants.get_mut(tenant) {
+            *own = own.saturating_sub(bytes);
+            if *own == 0 {
+                self.tenants.remove(tenant);
+            }
+        }
+    }
 }
 
 impl Quota {
     pub(super) fn new(limits: StorageLimits) -> Self {
-        Self(Mutex::new(State { limits, bytes: 0, tenants: HashMap::new() }))
+        let (stored, claimed) = (Bytes::default(), Bytes::default());
+        Self(Mutex::new(State { limits, stored, claimed }))
     }
 
     pub(super) fn configure(&self, limits: StorageLimits) {
         self.lock().limits = limits;
     }
 
-    /// Adds what an earlier run has stored.
+    /// Learns what is stored: by an earlier run, and by other gateways.
     pub(super) fn restore(&self, stored: Vec<(String, u64)>) {
-        let mut state = self.lock();
+        let mut known = Bytes::default();
         for (tenant, bytes) in stored {
-            state.add(&tenant.into(), bytes);
+            known.add(&tenant.into(), bytes);
         }
+        self.lock().stored = known;
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.lock().bytes
+        let state = self.lock();
+        state.stored.all + state.claimed.all
     }
 
     /// Forgets bytes that were deleted.
     pub(super) fn release(&self, tenant: &str, bytes: u64) {
-        let mut state = self.lock();
-        state.bytes = state.bytes.saturating_sub(bytes);
-        if let Some(own) = state.tenants.get_mut(tenant) {
-            *own = own.saturating_sub(bytes);
-            if *own == 0 {
-                state.tenants.remove(tenant);
-            }
-        }
+        self.lock().stored.remove(tenant, bytes);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -64,14 +89,10 @@ impl Quota {
 }
 
 impl State {
-    fn add(&mut self, tenant: &Arc<str>, bytes: u64) {
-        self.bytes += bytes;
-        *self.tenants.entry(tenant.clone()).or_default() += bytes;
-    }
-
     fn has_room(&self, tenant: &str, bytes: u64) -> bool {
-        let own = self.tenants.get(tenant).copied().unwrap_or_default();
-        self.bytes + bytes <= self.limits.bytes_max && own + bytes <= self.limits.tenant_bytes_max
+        let all = self.stored.all + self.claimed.all;
+        let own = self.stored.of(tenant) + self.claimed.of(tenant);
+        all + bytes <= self.limits.bytes_max && own + bytes <= self.limits.tenant_bytes_max
     }
 }
 
@@ -102,24 +123,22 @@ impl Claim {
 
     /// Claims more, whatever the limits are.
     pub(crate) fn force(&mut self, bytes: u64) {
-        self.quota.lock().add(&self.tenant, bytes);
+        self.quota.lock().claimed.add(&self.tenant, bytes);
         self.bytes += bytes;
     }
 
-    /// A claim of the same tenant on nothing.
-    pub(super) fn none_of(other: &Self) -> Self {
-        Self { quota: other.quota.clone(), tenant: other.tenant.clone(), bytes: 0 }
-    }
-
     /// Leaves the bytes counted: they are stored.
-    pub(super) fn keep(mut self) {
+    pub(super) fn keep(&mut self) {
+        let mut state = self.quota.lock();
+        state.claimed.remove(&self.tenant, self.bytes);
+        state.stored.add(&self.tenant, self.bytes);
         self.bytes = 0;
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.quota.release(&self.tenant, self.bytes);
+        self.quota.lock().claimed.remove(&self.tenant, self.bytes);
     }
 }
 
@@ -141,9 +160,12 @@ mod tests {
         assert_eq!(quota.bytes(), 90);
         b.keep();
         assert_eq!(quota.bytes(), 90);
+        quota.restore(vec![("a".into(), 50), ("b".into(), 40)]);
+        assert_eq!(quota.bytes(), 90, "what is stored is counted anew");
         quota.release("b", 40);
         quota.release("a", 50);
         assert_eq!(quota.bytes(), 0);
-        assert!(quota.lock().tenants.is_empty());
+        assert!(quota.lock().stored.tenants.is_empty());
+        assert!(quota.lock().claimed.tenants.is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Makes responses in the background, and does jobs. Each has a task. What it knows is in the
 //! store, so that another gateway process continues where this one was killed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -18,8 +18,6 @@ use crate::store::{BackgroundTask, Live, Store, StoreError};
 mod job;
 mod response;
 
-/// How often to look for tasks that have failed.
-const INTERVAL: Duration = Duration::from_secs(10);
 /// How often to look for an endpoint.
 const ENDPOINT_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause between attempts to store an end.
@@ -34,7 +32,7 @@ pub(crate) async fn run(gateway: Gateway) {
     let mut running: JoinSet<()> = JoinSet::new();
     let mut known: HashMap<String, Known> = HashMap::new();
     let mut tasks: HashMap<task::Id, String> = HashMap::new();
-    let mut ticks = interval(INTERVAL);
+    let mut ticks = interval(store.interval());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut changes = store.changes();
     loop {
@@ -51,8 +49,12 @@ pub(crate) async fn run(gateway: Gateway) {
             }
             () = gateway.stop.cancelled() => break,
         }
-        let active = store.active_tasks().await.unwrap_or_default();
-        for task in active {
+        let Ok(own) = store.own_tasks().await else { continue };
+        let ids: HashSet<&str> = own.iter().map(|task| &*task.id).collect();
+        let gone = known.iter().filter(|(id, _)| !ids.contains(id.as_str()));
+        // Deleted, or another gateway does them.
+        gone.for_each(|(_, Known { live, .. })| live.cancel());
+        for task in own {
             if let Some(Known { live, .. }) = known.get(&task.id) {
                 if task.is_canceled {
                     live.cancel();
@@ -61,6 +63,7 @@ pub(crate) async fn run(gateway: Gateway) {
             }
             let (id, live) = (task.id.clone(), store.live(&task));
             let (gateway, store, room) = (gateway.clone(), store.clone(), room.clone());
+            live.set_own(true);
             known.insert(id.clone(), Known { live: live.clone(), since: task.created_at });
             let one = One { gateway, store, room, task, live };
             tasks.insert(running.spawn(one.run()).id(), id);
@@ -92,9 +95,15 @@ struct One {
 }
 
 impl One {
+    /// Does it until it has ended, the gateway stops, or the store fails.
+    async fn run(self) {
+        self.work().await;
+        self.live.set_own(false);
+    }
+
     /// Does it, or what is left of it, unless the gateway stops or the store fails; then it is
     /// continued later.
-    async fn run(self) {
+    async fn work(&self) {
         if self.task.is_canceled {
             self.live.cancel();
         }
@@ -106,8 +115,8 @@ impl One {
             () = self.live.canceled() => None,
             () = stop.cancelled() => return,
         };
-        let input = match self.store.task_input(&self.task.id).await {
-            Ok((_, input)) => input,
+        let input = match self.store.task_input(&self.task).await {
+            Ok(input) => input,
             // It was deleted.
             Err(StoreError::Unknown) => return self.live.end(),
             Err(error) => {
@@ -125,10 +134,12 @@ impl One {
                 let left = Duration::from_secs(left);
                 job::run(&self.gateway, &self.task, &self.live, input.request, left).await
             }
-            false => response::run(&self, input).await,
+            false => response::run(self, input).await,
         };
         let Some((outcome, result)) = done else { return };
-        self.finish(result).await;
+        if !self.finish(result).await {
+            return;
+        }
         self.gateway.metrics.record_task(outcome);
         let (task, tenant) = (&self.task.id, &self.task.tenant);
         tracing::info!(task, tenant, outcome = outcome.name(), "task ended");
@@ -149,15 +160,21 @@ impl One {
         }
     }
 
-    /// Stores its end. A full disk must not cost what was computed: it waits here.
-    async fn finish(&self, result: Vec<u8>) {
+    /// Stores its end. A full disk must not cost what was computed: it waits here. Returns false if
+    /// it has not ended.
+    async fn finish(&self, result: Vec<u8>) -> bool {
         loop {
             let (result, events) = (result.clone(), self.live.events());
             match self.store.finish_task(&self.task, result, events).await {
-                Ok(()) => return self.live.end(),
+                Ok(()) => {
+                    self.live.end();
+                    return true;
+                }
+                // Another gateway thought this one dead, and makes the same.
+                Err(StoreError::NotOwner) => return false,
                 Err(_) => tokio::select! {
                     () = sleep(STORE_PAUSE) => {}
-                    () = self.gateway.stop.cancelled() => return,
+                    () = self.gateway.stop.cancelled() => return false,
                 },
             }
         }

@@ -23,7 +23,7 @@ mod input;
 mod line;
 mod run;
 
-/// How often to look for batches whose task has failed, and for what has expired.
+/// How often to look for what has expired.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// What limits the lines of all batches.
@@ -45,12 +45,17 @@ pub(crate) async fn run(gateway: Gateway) {
     let limits = Arc::new(Limits { lines_max, room, starting: Arc::default() });
     let mut running: JoinSet<()> = JoinSet::new();
     let mut known: HashMap<task::Id, String> = HashMap::new();
-    let mut ticks = interval(INTERVAL);
+    let (mut rounds, mut ticks) = (interval(INTERVAL), interval(store.interval()));
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut changes = store.changes();
     loop {
         tokio::select! {
-            _ = ticks.tick() => maintain(&gateway, &store).await,
+            _ = rounds.tick() => {
+                maintain(&gateway, &store).await;
+                continue;
+            }
+            _ = ticks.tick() => {}
             _ = changes.changed() => {}
             Some(ended) = running.join_next_with_id() => {
                 known.remove(&ended.map_or_else(|panicked| panicked.id(), |(id, ())| id));
@@ -58,9 +63,9 @@ pub(crate) async fn run(gateway: Gateway) {
             }
             () = gateway.stop.cancelled() => break,
         }
-        let active = store.active_batches().await.unwrap_or_default();
-        gateway.metrics.set_active_batches(&active);
-        for batch in active {
+        let Ok(own) = store.own_batches().await else { continue };
+        gateway.metrics.set_active_batches(&own);
+        for batch in own {
             if !known.values().any(|id| *id == batch.id) {
                 let id = batch.id.clone();
                 let task = one(gateway.clone(), store.clone(), limits.clone(), batch);
@@ -89,7 +94,7 @@ async fn one(gateway: Gateway, store: Store, limits: Arc<Limits>, batch: Batch) 
     }
 }
 
-/// Counts what an earlier run has stored, and deletes what has expired.
+/// Counts what is stored, and deletes what has expired.
 async fn maintain(gateway: &Gateway, store: &Store) {
     let now = unix_seconds(SystemTime::now());
     let settings = gateway.settings.now();
@@ -97,6 +102,9 @@ async fn maintain(gateway: &Gateway, store: &Store) {
     let _ = store.check(now).await;
     let expired = async {
         store.restore().await?;
+        if store.is_shared() {
+            store.count().await?;
+        }
         let files = store.expire_files(now).await?;
         let Some(StoreSettings { age_s_max, .. }) = settings.config.store else {
             return Ok([files, 0, 0]);

@@ -6,6 +6,7 @@ use fleet_tests::batches::{batch, begun, create, delete, ended, line, lines_of, 
 use fleet_tests::client::Client;
 use fleet_tests::eventually;
 use fleet_tests::mock_node::{Asked, MockNode};
+use fleet_tests::postgres::{database_of, psql, store_in};
 use fleet_tests::process::{Folder, metric};
 use serde_json::{Value, json};
 
@@ -29,14 +30,14 @@ impl Kept {
 
     pub(super) async fn start_with(folder: &Path, limits: &str, ada: &str) -> Self {
         let keys = format!("keys: [{ada}{{name: bob, sha256: {BOB}}}]\n");
-        let store = format!("store: {{dir: '{}'{limits}}}\n", folder.display());
+        let store = store_in(folder, limits);
         Self::configured(&keys, &store).await
     }
 
     /// With other sections.
     pub(super) async fn start_beside(folder: &Path, more: &str) -> Self {
         let keys = format!("keys: [{{name: ada, sha256: {ADA}}}]\n");
-        let store = format!("store: {{dir: '{}'}}\n{more}", folder.display());
+        let store = store_in(folder, "") + more;
         Self::configured(&keys, &store).await
     }
 
@@ -350,16 +351,26 @@ async fn requests_for_batches_are_checked() {
     assert_eq!((put.status, put.header("allow")), (405, Some("GET, POST")));
 }
 
+/// Makes it too late for all batches.
+fn expire_all(folder: &Path) {
+    if let Some(url) = database_of(folder) {
+        let sql = "UPDATE batches SET document = \
+                   regexp_replace(document, '\"expires_at\":[0-9]+', '\"expires_at\":1')";
+        assert_eq!(psql(&url, sql).unwrap(), "UPDATE 1");
+        return;
+    }
+    let database = rusqlite::Connection::open(folder.join("store.sqlite")).unwrap();
+    let sql = "UPDATE batches SET document = json_set(document, '$.times.expires_at', 1)";
+    assert_eq!(database.execute(sql, []).unwrap(), 1);
+}
+
 #[tokio::test]
 async fn what_is_not_done_in_time_is_in_the_error_file() {
     let folder = Folder::new();
     let kept = Kept::start(folder.path(), "").await;
     let id = begun(&kept.ada, &(line("a", "1") + &line("b", "2"))).await;
     kept.stop().await;
-    let database = rusqlite::Connection::open(folder.path().join("store.sqlite")).unwrap();
-    let sql = "UPDATE batches SET document = json_set(document, '$.times.expires_at', 1)";
-    assert_eq!(database.execute(sql, []).unwrap(), 1);
-    drop(database);
+    expire_all(folder.path());
     let kept = Kept::start(folder.path(), "").await;
     let expired = ended(&kept.ada, &id).await;
     assert_eq!(expired["status"], "expired", "{expired}");

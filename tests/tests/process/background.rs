@@ -18,21 +18,21 @@ use super::batches::gateway_with_small_disk;
 
 /// Streams, how often the gateway is killed, and how often a node before each of these: `make
 /// kills` says more.
-const STREAMS: usize = 60;
+const STREAMS: usize = 150;
 const GATEWAY_KILLS: usize = 3;
 const NODE_KILLS: usize = 1;
 /// Streams that ask for different things.
-const KINDS: usize = 20;
+pub(super) const KINDS: usize = 20;
 /// Streams at a time: more than there are slots.
 const CLIENTS: usize = 40;
 
 /// A number of the environment, or the default.
-fn number(variable: &str, default: usize) -> usize {
+pub(super) fn number(variable: &str, default: usize) -> usize {
     std::env::var(variable).map_or(default, |number| number.parse().unwrap())
 }
 
 /// The interpreter with OpenAI's package. `None` without it.
-fn python() -> Option<PathBuf> {
+pub(super) fn python() -> Option<PathBuf> {
     let python = root().join("target/sdk/openai/bin/python");
     if !python.exists() {
         eprintln!("skipped: there is no {}; 'make setup-test' installs it", python.display());
@@ -42,14 +42,14 @@ fn python() -> Option<PathBuf> {
 }
 
 /// A running script that reads streams.
-struct Script {
+pub(super) struct Script {
     child: Child,
     lines: Receiver<String>,
-    done: Vec<Value>,
+    pub(super) done: Vec<Value>,
 }
 
 impl Script {
-    fn start(python: &PathBuf, fleet: &Fleet, streams: usize) -> Self {
+    pub(super) fn start(python: &PathBuf, fleet: &Fleet, streams: usize) -> Self {
         let mut command = Command::new(python);
         command.arg(root().join("tests/sdk/background_streams.py"));
         command.args([streams.to_string(), CLIENTS.to_string()]).stdout(Stdio::piped());
@@ -63,7 +63,7 @@ impl Script {
         Self { child, lines, done: Vec::new() }
     }
 
-    async fn until(&mut self, done: usize) {
+    pub(super) async fn until(&mut self, done: usize) {
         eventually_within(Duration::from_secs(600), "streams to end", async || {
             let read = self.lines.try_iter().map(|line| serde_json::from_str(&line).unwrap());
             self.done.extend(read);
@@ -82,6 +82,23 @@ impl Drop for Script {
     }
 }
 
+/// How often streams broke that are the same as those that nobody disturbed.
+pub(super) fn breaks_of(streams: &[Value], undisturbed: &[Value]) -> u64 {
+    let key = |stream: &Value| stream["number"].as_u64().unwrap() as usize % KINDS;
+    let expected: BTreeMap<usize, &Value> =
+        undisturbed.iter().map(|stream| (key(stream), stream)).collect();
+    assert!(expected.values().all(|stream| stream["breaks"] == 0));
+    let mut breaks = 0;
+    for stream in streams {
+        let right = &expected[&key(stream)];
+        for part in ["text", "events", "usage"] {
+            assert_eq!(stream[part], right[part], "{part} of stream {}", stream["number"]);
+        }
+        breaks += stream["breaks"].as_u64().unwrap();
+    }
+    breaks
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_in_the_background_miss_no_event_while_gateway_and_nodes_are_killed() {
     let Some(python) = python() else { return };
@@ -92,10 +109,6 @@ async fn streams_in_the_background_miss_no_event_while_gateway_and_nodes_are_kil
     others.push_back(fleet.join("c", &["--slots", "2"]).await);
     let mut undisturbed = Script::start(&python, &fleet, KINDS);
     undisturbed.until(KINDS).await;
-    let key = |stream: &Value| stream["number"].as_u64().unwrap() as usize % KINDS;
-    let expected: BTreeMap<usize, Value> =
-        undisturbed.done.iter().map(|stream| (key(stream), stream.clone())).collect();
-    assert!(expected.values().all(|stream| stream["breaks"] == 0));
 
     let count = number("FLOTILLA_BACKGROUND_STREAMS", STREAMS);
     let gateway_kills = number("FLOTILLA_BACKGROUND_KILLS", GATEWAY_KILLS);
@@ -107,14 +120,7 @@ async fn streams_in_the_background_miss_no_event_while_gateway_and_nodes_are_kil
         fleet.kill_in_turn(kill, node_kills, &mut others).await;
     }
     script.until(count).await;
-    let mut breaks = 0;
-    for stream in &script.done {
-        let right = &expected[&key(stream)];
-        for part in ["text", "events", "usage"] {
-            assert_eq!(stream[part], right[part], "{part} of stream {}", stream["number"]);
-        }
-        breaks += stream["breaks"].as_u64().unwrap();
-    }
+    let breaks = breaks_of(&script.done, &undisturbed.done);
     println!("{count} streams, {kills} kills, {breaks} breaks");
     assert!(breaks as usize >= gateway_kills, "{breaks}");
     // A client whose request was cut off before it had an id has asked twice: nothing is left.

@@ -34,6 +34,17 @@ fn single((_, request, expected): &(String, Value, String)) -> Option<(String, S
         .then(|| (messages[0]["content"].as_str().unwrap_or_default().into(), expected.clone()))
 }
 
+/// Questions of one message, and their right responses.
+pub(super) fn singles() -> Vec<(String, String)> {
+    questions().iter().filter_map(single).collect()
+}
+
+/// So many lines that ask these questions in turn.
+pub(super) fn lines_about(questions: &[(String, String)], count: usize) -> String {
+    let asked = (0..count).map(|i| &questions[i % questions.len()]);
+    asked.enumerate().map(|(i, (text, _))| line(&format!("q{i}"), text)).collect()
+}
+
 async fn done(fleet: &Fleet, id: &str) -> usize {
     let counts = &batch(&fleet.client, id).await["request_counts"];
     let count = |of: &str| counts[of].as_u64().unwrap_or_default() as usize;
@@ -47,12 +58,9 @@ async fn each_line_of_a_batch_is_answered_once_while_gateway_and_nodes_are_kille
     let first = fleet.join("a", &["--slots", "2"]).await;
     let mut others = VecDeque::from([fleet.join("b", &["--slots", "2"]).await]);
     others.push_back(fleet.join("c", &["--slots", "2"]).await);
-    let questions: Vec<_> = questions().iter().filter_map(single).collect();
+    let questions = singles();
     let count = number("FLOTILLA_BATCH_LINES", LINES);
-    let asked = (0..count).map(|i| &questions[i % questions.len()]);
-    let input: String =
-        asked.enumerate().map(|(i, (text, _))| line(&format!("q{i}"), text)).collect();
-    let id = begun(&fleet.client, &input).await;
+    let id = begun(&fleet.client, &lines_about(&questions, count)).await;
     let gateway_kills = number("FLOTILLA_BATCH_KILLS", GATEWAY_KILLS);
     let node_kills = number("FLOTILLA_BATCH_NODE_KILLS", NODE_KILLS);
     let kills = gateway_kills * (node_kills + 1);
@@ -64,7 +72,18 @@ async fn each_line_of_a_batch_is_answered_once_while_gateway_and_nodes_are_kille
         .await;
         fleet.kill_in_turn(kill, node_kills, &mut others).await;
     }
-    let ended = ended(&fleet.client, &id).await;
+    check_output(&fleet, &id, &questions, count).await;
+    drop((first, others));
+}
+
+/// Checks that the batch has each line once, with the response that an undisturbed node gives.
+pub(super) async fn check_output(
+    fleet: &Fleet,
+    id: &str,
+    questions: &[(String, String)],
+    count: usize,
+) {
+    let ended = ended(&fleet.client, id).await;
     assert_eq!(ended["status"], "completed", "{ended}");
     assert_eq!(ended["request_counts"]["completed"], count, "{ended}");
     let output = lines_of(&fleet.client, &ended["output_file_id"]).await;
@@ -82,7 +101,6 @@ async fn each_line_of_a_batch_is_answered_once_while_gateway_and_nodes_are_kille
         questions.iter().any(|(asked, expected)| asked == *question && expected == *text)
     });
     assert!(right.count() * 10 >= texts.len() * 8, "{texts:?}");
-    drop((first, others));
 }
 
 #[tokio::test(flavor = "multi_thread")]

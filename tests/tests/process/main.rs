@@ -49,6 +49,7 @@ mod sandbox;
 mod scoring;
 mod scripts;
 mod sdk;
+mod shared_store;
 mod soak;
 mod split_model;
 mod structured;

@@ -261,8 +261,12 @@ impl Making<'_> {
 
     /// Stores what another process needs. If that fails, more is made again.
     async fn save(&self, checkpoint: Checkpoint) {
-        if let Ok(progress) = serde_json::to_vec(&checkpoint) {
-            let _ = self.store.record_progress(self.response.id.clone(), progress).await;
+        let Ok(progress) = serde_json::to_vec(&checkpoint) else { return };
+        // Readers at this gateway need no events from the store.
+        let events = self.store.is_shared().then(|| self.live.unsaved());
+        let saved = self.store.record_progress(&self.response.id, progress, events.clone());
+        if let (Ok(()), Some(events)) = (saved.await, events) {
+            self.live.set_saved(events.next);
         }
     }
 }

@@ -34,7 +34,10 @@ pub(super) async fn run(
     let Some(asking) = asking(gateway, task, left) else {
         return Some(failed(&Error::KeyWrong));
     };
-    // It waits or runs from here on.
+    // It waits or runs from here on, as readers at other gateways learn.
+    if let Some(store) = gateway.store.as_ref().filter(|store| store.is_shared()) {
+        let _ = store.record_begin(&task.id).await;
+    }
     let begin = || live.begin();
     let asked = asking.run(request.into(), begin, || gateway.metrics.record_task_retry());
     let asked = tokio::select! {

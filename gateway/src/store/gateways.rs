@@ -1,0 +1,173 @@
+//! Which gateways use the store, and which of them does what.
+//!
+//! Work has an owner: the gateway that created it. While that gateway lives, no other one touches
+//! the work; when it is dead, the first to notice owns it. With SQLite there is one gateway, and
+//! all others are dead. With PostgreSQL each says once a second that it lives, by the server's
+//! clock.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::sql::{Row, Transaction, values};
+use super::{Store, StoreError};
+
+/// A gateway that was silent for longer is dead.
+const LEASE: Duration = Duration::from_secs(10);
+/// How often a gateway that shares its store says that it lives, and looks for work that others
+/// have created, canceled, or left.
+const SHARED_INTERVAL: Duration = Duration::from_secs(1);
+/// How often one that is alone looks for work whose task has failed.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// When this gateway last said that it lives, and since when it has done so without a gap.
+#[derive(Debug, Default)]
+pub(super) struct Presence(Mutex<Option<Heard>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    last: Instant,
+    since: Instant,
+}
+
+impl Presence {
+    /// Records a sign of life.
+    fn record(&self, now: Instant) {
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = match *heard {
+            Some(Heard { last, since }) if now - last < LEASE => since,
+            _ => now,
+        };
+        *heard = Some(Heard { last: now, since });
+    }
+
+    /// True if the silence of others means something: not while this gateway was cut off as well,
+    /// as all are when the server has failed.
+    fn may_bury(&self, now: Instant) -> bool {
+        let heard = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.is_some_and(|heard| now - heard.last < LEASE && now - heard.since >= LEASE)
+    }
+}
+
+impl Store {
+    /// How often to look for work.
+    pub(crate) fn interval(&self) -> Duration {
+        if self.is_shared() { SHARED_INTERVAL } else { INTERVAL }
+    }
+
+    /// Runs `work`, and tells all gateways that there is something new.
+    pub(super) async fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let changed = move |transaction: &mut Transaction<'_>| {
+            let done = work(transaction)?;
+            announce(transaction)?;
+            Ok(done)
+        };
+        let done = self.0.database.run(changed).await?;
+        self.0.changes.send_replace(());
+        Ok(done)
+    }
+
+    /// Makes this gateway the owner of what no living gateway does, and returns all that it owns
+    /// and that has not ended, oldest first.
+    pub(super) async fn claim_rows(
+        &self,
+        table: &'static str,
+        columns: &'static str,
+    ) -> Result<Vec<Row>, StoreError> {
+        let (me, is_shared) = (self.0.me.clone(), self.is_shared());
+        let buries = !is_shared || self.0.presence.may_bury(Instant::now());
+        let claim = move |transaction: &mut Transaction<'_>| {
+            say_alive(transaction, &me)?;
+            if buries {
+                bury(transaction, &me, if is_shared { LEASE } else { Duration::ZERO })?;
+            }
+            let sql = format!(
+                "UPDATE {table} SET owner = ?1 WHERE is_active = 1 \
+                 AND (owner IS NULL OR owner NOT IN (SELECT id FROM gateways))"
+            );
+            transaction.execute(&sql, values![&*me])?;
+            let sql = format!(
+                "SELECT {columns} FROM {table} WHERE is_active = 1 AND owner = ?1 ORDER BY number"
+            );
+            let rows = transaction.query(&sql, values![&*me])?;
+            let sql = "SELECT number AS count FROM changes";
+            Ok((rows, transaction.count(sql, &[])?))
+        };
+        let (rows, number) = self.0.database.run(claim).await?;
+        self.0.presence.record(Instant::now());
+        self.0.notice(number);
+        Ok(rows)
+    }
+
+    /// Leaves this gateway's work to the others.
+    pub(super) async fn leave(&self) {
+        let me = self.0.me.clone();
+        let leave = move |transaction: &mut Transaction<'_>| {
+            for table in ["tasks", "batches"] {
+                let sql = format!("UPDATE {table} SET owner = NULL WHERE owner = ?1");
+                transaction.execute(&sql, values![&*me])?;
+            }
+            transaction.execute("DELETE FROM gateways WHERE id = ?1", values![&*me])?;
+            announce(transaction)
+        };
+        let _ = self.0.database.run(leave).await;
+    }
+}
+
+fn announce(transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
+    transaction.execute("UPDATE changes SET number = number + 1", &[])?;
+    Ok(())
+}
+
+fn say_alive(transaction: &mut Transaction<'_>, me: &str) -> Result<(), StoreError> {
+    let now = transaction.now()?;
+    let sql = "INSERT INTO gateways (id, seen_at) VALUES (?1, ?2) \
+               ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at";
+    transaction.execute(sql, values![me, now])?;
+    Ok(())
+}
+
+/// Forgets gateways that were silent for this long.
+fn bury(transaction: &mut Transaction<'_>, me: &str, lease: Duration) -> Result<(), StoreError> {
+    let before = transaction.now()?.saturating_sub(lease.as_secs());
+    let sql = "DELETE FROM gateways WHERE id <> ?1 AND seen_at <= ?2";
+    transaction.execute(sql, values![me, before])?;
+    Ok(())
+}
+
+/// Fails unless this gateway owns a row: another one may have thought it dead.
+pub(super) fn check_owner(
+    transaction: &mut Transaction<'_>,
+    table: &str,
+    id: &str,
+    me: &str,
+) -> Result<(), StoreError> {
+    let sql = format!("SELECT owner FROM {table} WHERE id = ?1");
+    let found = transaction.first(&sql, values![id])?;
+    let owner: Option<String> = found.ok_or(StoreError::Unknown)?.take("owner")?;
+    if owner.as_deref() == Some(me) { Ok(()) } else { Err(StoreError::NotOwner) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_that_was_cut_off_takes_nobody_for_dead_at_once() {
+        let presence = Presence::default();
+        let begun = Instant::now();
+        let at = |s| begun + Duration::from_secs(s);
+        assert!(!presence.may_bury(at(0)));
+        (0..10).for_each(|s| presence.record(at(s)));
+        assert!(!presence.may_bury(at(9)), "it has just started");
+        presence.record(at(10));
+        assert!(presence.may_bury(at(10)));
+        assert!(!presence.may_bury(at(21)), "it was silent itself");
+        presence.record(at(21));
+        assert!(!presence.may_bury(at(22)));
+        (22..32).for_each(|s| presence.record(at(s)));
+        assert!(presence.may_bury(at(31)));
+    }
+}

@@ -1,0 +1,21 @@
+-- What was read from documents, where another database would read it differently. owner: the gateway
+-- that runs it.
+ALTER TABLE batches ADD COLUMN input_file TEXT NOT NULL DEFAULT '';
+ALTER TABLE batches ADD COLUMN created_at INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE batches ADD COLUMN owner TEXT;
+UPDATE batches SET input_file = coalesce(document ->> 'input_file_id', ''),
+    created_at = coalesce(document ->> '$.times.created_at', 0);
+ALTER TABLE tasks ADD COLUMN owner TEXT;
+ALTER TABLE tasks ADD COLUMN has_begun INTEGER NOT NULL DEFAULT 0;
+-- Events of tasks that have not ended, for readers at other gateways. number: that of the first event.
+CREATE TABLE task_events (
+    task TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (task, number)
+);
+-- The gateways that use the store, and when each was heard of.
+CREATE TABLE gateways (id TEXT PRIMARY KEY, seen_at INTEGER NOT NULL);
+-- One row: how often work was created or canceled.
+CREATE TABLE changes (id INTEGER PRIMARY KEY CHECK (id = 1), number INTEGER NOT NULL);
+INSERT INTO changes (id, number) VALUES (1, 0);
