@@ -17,6 +17,7 @@ use crate::config::proxies::Proxies;
 use crate::config::store::StoreSettings;
 use crate::config::tls::{Acceptor, Authority, Dialer};
 use crate::config::trace_export::TraceExport;
+use crate::config::webhooks::Webhook;
 use crate::scheduler::fleet::Terms;
 use crate::scheduler::routing::Policy;
 use crate::types::class::Class;
@@ -45,6 +46,7 @@ pub mod store;
 pub(crate) mod tls;
 pub(crate) mod trace_export;
 mod values;
+pub(crate) mod webhooks;
 pub mod yaml;
 
 /// Connections on the admin listener: Prometheus, a page or two, a command.
@@ -83,6 +85,8 @@ pub struct Config {
     pub state_file: Option<PathBuf>,
     /// Where files and batches are kept, if they are.
     pub store: Option<StoreSettings>,
+    /// Who is told when stored work ends.
+    pub webhooks: Vec<Webhook>,
     /// Accept requests without an API key.
     pub allow_anonymous: bool,
     /// Digest of the join key; `None` if nodes may not join.

@@ -13,3 +13,4 @@ mod room;
 pub(crate) mod state_file;
 pub(crate) mod systemd;
 pub(crate) mod trace_export;
+pub(crate) mod webhooks;

@@ -1,5 +1,6 @@
 //! Types that every layer shares. This is the lowest layer: nothing here imports another folder.
 
+pub(crate) mod address;
 pub mod api;
 pub(crate) mod atomic_file;
 pub mod class;

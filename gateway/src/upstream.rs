@@ -1,5 +1,6 @@
 //! Sends requests to endpoints: to nodes over one HTTP/2 connection, whichever side dialed, and to
-//! external endpoints with an HTTP client ([`crate::upstream::external`]).
+//! external endpoints with an HTTP client ([`crate::upstream::external`]). Messages to receivers of
+//! webhooks have another one ([`webhook`]).
 //!
 //! For nodes this uses h2 directly, not hyper's client on top of it: hyper sends head and body of a
 //! request from different tasks, which costs a system call and two wake-ups each. Here both are
@@ -22,6 +23,7 @@ use crate::upstream::external::Client;
 mod driver;
 pub(crate) mod external;
 mod gather;
+pub(crate) mod webhook;
 
 pub(crate) use driver::{ConnectionEnd, Driver};
 use gather::Gather;

@@ -51,6 +51,12 @@ def trials(schema):
     return inside, outside + ([most + 1] if most is not None else [])
 
 
+OTHER_FILES = {
+    "url": "postgres://flotilla:secret@localhost/flotilla",
+    "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+}
+
+
 class Bounds(unittest.TestCase):
     def setUp(self):
         self.schema = json.loads((chart.PATH / "values.schema.json").read_text())
@@ -63,6 +69,7 @@ class Bounds(unittest.TestCase):
             is_private = name.endswith("key.pem")
             is_key = name.endswith(".key")
             text = "a-key-of-sixteen-or-more" if is_key else made["tls.key" if is_private else "tls.crt"]
+            text = OTHER_FILES.get(name.rsplit(".")[-1], text)
             if not name.endswith((".yaml", ".json")):
                 (self.folder / name).write_text(text)
 

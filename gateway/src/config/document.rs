@@ -12,6 +12,7 @@ use super::values::{long_key, report};
 use super::yaml::{Node, Problem};
 use super::{
     Admin, Config, Limits, QueueTimeouts, Timeouts, api_keys, external, nodes, store, trace_export,
+    webhooks,
 };
 use crate::access::responses;
 use crate::config::{ADMIN_CONNECTIONS_MAX, ADMIN_CONNECTIONS_PER_IP};
@@ -82,6 +83,13 @@ pub const KEYS: &[&str] = &[
     "store.background_per_tenant_max",
     "store.background_concurrent_max",
     "store.background_concurrent_per_tenant_max",
+    "webhooks[].name",
+    "webhooks[].url",
+    "webhooks[].secret_file",
+    "webhooks[].ca_file",
+    "webhooks[].allow_private",
+    "webhooks[].tenants",
+    "webhooks[].events",
     "nodes.join_key_file",
     "nodes.client_ca_file",
     "nodes.static[].url",
@@ -169,6 +177,10 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
         api_keys::read(&mut root, &files, &mut problems);
     let state_file = read_state_file(&mut root, &files, &mut problems);
     let store = store::read(root.section("store", &mut problems), &files, &mut problems);
+    let webhooks = webhooks::read(&mut root, &files, &mut problems);
+    if store.is_none() && !webhooks.is_empty() {
+        root.report("webhooks", "needs a store: set store.dir", &mut problems);
+    }
     let externals = external::read(&mut root, &files, &mut problems);
     let nodes = root.section("nodes", &mut problems);
     let nodes = match (nodes, externals.is_empty()) {
@@ -209,6 +221,7 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
             has_keys_file,
             state_file,
             store,
+            webhooks,
             allow_anonymous,
             join_key: nodes.join_key,
             join_key_file: nodes.join_key_file,

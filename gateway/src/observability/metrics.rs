@@ -31,7 +31,7 @@ pub use labels::EndpointKind;
 pub(crate) use labels::{MetricLabels, NODE_LEAVES, RequestSample, RetryKind, SpanLoss};
 pub(crate) use series::Series;
 use series::SeriesCache;
-pub(crate) use store::BackgroundOutcome;
+pub(crate) use store::{BackgroundOutcome, WebhookOutcome};
 
 /// The gateway's metrics. Clones share them.
 #[derive(Debug, Clone)]

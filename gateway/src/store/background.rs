@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep};
 
+use super::deliveries::{self, Delivery};
 use super::files::usage_of;
 use super::gateways::check_owner;
 use super::live::{Live, Part};
@@ -337,12 +338,13 @@ impl Store {
         self.change(cancel).await
     }
 
-    /// Ends a task: it has this result, and `events` can be read.
+    /// Ends a task: it has this result, `events` can be read, and messages about that are sent.
     pub(crate) async fn finish_task(
         &self,
         task: &BackgroundTask,
         result: Vec<u8>,
         events: Vec<u8>,
+        messages: Vec<Delivery>,
     ) -> Result<(), StoreError> {
         let (id, tenant) = (task.id.clone(), task.tenant.clone());
         let bytes = (result.len() + events.len()) as u64;
@@ -356,6 +358,7 @@ impl Store {
                        bytes = ?1, result = ?2, events = ?3 WHERE id = ?4";
             transaction.execute(sql, values![bytes, &result, &events, &id])?;
             transaction.execute("DELETE FROM task_events WHERE task = ?1", values![&id])?;
+            deliveries::add(transaction, &messages)?;
             Ok(Some(row.take::<u64>("bytes")?))
         };
         // Counted before, so that no limit is exceeded by what others add meanwhile.

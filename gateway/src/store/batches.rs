@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::deliveries::{self, Delivery};
 use super::files::FileRecord;
 use super::gateways::check_owner;
 use super::page::Page;
@@ -237,18 +238,19 @@ impl Store {
         self.change(cancel).await
     }
 
-    /// Changes a batch that this gateway runs, and returns it as it is then.
+    /// Changes a batch that this gateway runs, and returns it as it is then. `change` returns
+    /// messages about that.
     pub(crate) async fn update_batch(
         &self,
         batch: &Batch,
-        change: impl FnOnce(&mut Batch) + Send + 'static,
+        change: impl FnOnce(&mut Batch) -> Vec<Delivery> + Send + 'static,
     ) -> Result<Batch, StoreError> {
         let (tenant, id) = (batch.tenant.clone(), batch.id.clone());
         let me = self.0.me.clone();
         let update = move |transaction: &mut Transaction<'_>| {
             check_owner(transaction, "batches", &id, &me)?;
             let mut batch = find(transaction, &tenant, &id)?;
-            change(&mut batch);
+            deliveries::add(transaction, &change(&mut batch))?;
             batch.save(transaction)?;
             Ok(batch)
         };
@@ -314,12 +316,13 @@ impl Store {
         self.0.database.run(list).await
     }
 
-    /// Ends a batch: its files get records, and its results are deleted.
+    /// Ends a batch: its files get records, and its results are deleted. `change` returns messages
+    /// about that.
     pub(crate) async fn finish_batch(
         &self,
         batch: &Batch,
         files: Vec<(Upload, FileRecord)>,
-        change: impl FnOnce(&mut Batch) + Send + 'static,
+        change: impl FnOnce(&mut Batch) -> Vec<Delivery> + Send + 'static,
     ) -> Result<Batch, StoreError> {
         let (mut uploads, mut records) = (Vec::new(), Vec::new());
         for (mut upload, record) in files {
@@ -332,7 +335,7 @@ impl Store {
         let finish = move |transaction: &mut Transaction<'_>| {
             check_owner(transaction, "batches", &id, &me)?;
             let mut batch = find(transaction, &tenant, &id)?;
-            change(&mut batch);
+            deliveries::add(transaction, &change(&mut batch))?;
             for record in &records {
                 record.insert(&tenant, transaction)?;
             }

@@ -60,3 +60,13 @@ CREATE TABLE task_events (
 CREATE TABLE gateways (id TEXT PRIMARY KEY, seen_at BIGINT NOT NULL);
 CREATE TABLE changes (id INTEGER PRIMARY KEY CHECK (id = 1), number BIGINT NOT NULL);
 INSERT INTO changes (id, number) VALUES (1, 0);
+CREATE TABLE deliveries (
+    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id TEXT NOT NULL,
+    webhook TEXT NOT NULL,
+    body TEXT NOT NULL,
+    created_at BIGINT NOT NULL,
+    next_at BIGINT NOT NULL,
+    attempts BIGINT NOT NULL DEFAULT 0
+);
+CREATE INDEX due_deliveries ON deliveries (webhook, next_at);

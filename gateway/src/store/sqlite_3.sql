@@ -19,3 +19,14 @@ CREATE TABLE gateways (id TEXT PRIMARY KEY, seen_at INTEGER NOT NULL);
 -- One row: how often work was created or canceled.
 CREATE TABLE changes (id INTEGER PRIMARY KEY CHECK (id = 1), number INTEGER NOT NULL);
 INSERT INTO changes (id, number) VALUES (1, 0);
+-- Messages to receivers of webhooks. id: the event's. next_at: when to send it next.
+CREATE TABLE deliveries (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL,
+    webhook TEXT NOT NULL,
+    body TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    next_at INTEGER NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX due_deliveries ON deliveries (webhook, next_at);

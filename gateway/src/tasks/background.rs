@@ -6,13 +6,17 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use inference_protocol::time::unix_seconds;
+use inference_translation::store::Stored;
+use serde_json::Value;
 use tokio::task::{self, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::asking::ABSENT_MAX;
 use super::room::Room;
+use super::webhooks::messages;
 use crate::config::store::BackgroundLimits;
 use crate::context::Gateway;
+use crate::observability::metrics::BackgroundOutcome;
 use crate::store::{BackgroundTask, Live, Store, StoreError};
 
 mod job;
@@ -137,7 +141,7 @@ impl One {
             false => response::run(self, input).await,
         };
         let Some((outcome, result)) = done else { return };
-        if !self.finish(result).await {
+        if !self.finish(outcome, result).await {
             return;
         }
         self.gateway.metrics.record_task(outcome);
@@ -162,10 +166,13 @@ impl One {
 
     /// Stores its end. A full disk must not cost what was computed: it waits here. Returns false if
     /// it has not ended.
-    async fn finish(&self, result: Vec<u8>) -> bool {
+    async fn finish(&self, outcome: BackgroundOutcome, result: Vec<u8>) -> bool {
+        let event = event(&self.task, outcome, &result);
+        let messages = messages(&self.gateway, &self.task.tenant, &event, &self.task.id);
         loop {
             let (result, events) = (result.clone(), self.live.events());
-            match self.store.finish_task(&self.task, result, events).await {
+            let finished = self.store.finish_task(&self.task, result, events, messages.clone());
+            match finished.await {
                 Ok(()) => {
                     self.live.end();
                     return true;
@@ -177,6 +184,25 @@ impl One {
                     () = self.gateway.stop.cancelled() => return false,
                 },
             }
+        }
+    }
+}
+
+/// The event that tells of the end of a task, as at OpenAI.
+fn event(task: &BackgroundTask, outcome: BackgroundOutcome, result: &[u8]) -> String {
+    let end = match outcome {
+        BackgroundOutcome::Canceled => "cancelled",
+        BackgroundOutcome::Failed => "failed",
+        BackgroundOutcome::Completed => "completed",
+    };
+    match task.is_job() {
+        true => format!("job.{end}"),
+        false => {
+            // One that is complete may have been cut off.
+            let stored = Stored::from_json(result);
+            let response = stored.map(|stored| serde_json::from_slice(stored.response()));
+            let response: Value = response.and_then(Result::ok).unwrap_or_default();
+            format!("response.{}", response["status"].as_str().unwrap_or(end))
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::blocks::{Block, Do, blocks};
 use crate::current;
 
 /// Pages whose commands are run here, each in its test below.
-const RUN: [&str; 10] = [
+const RUN: [&str; 11] = [
     "app-developer.md",
     "README.md",
     "quick-start.md",
@@ -24,6 +24,7 @@ const RUN: [&str; 10] = [
     "capacity.md",
     "security.md",
     "failures.md",
+    "webhooks.md",
 ];
 
 /// A page under way.
@@ -193,6 +194,11 @@ fn capacity_is_planned_as_its_page_says() {
 #[test]
 fn what_the_page_about_security_says_is_done() {
     follow("security.md");
+}
+
+#[test]
+fn what_the_page_about_webhooks_says_is_done() {
+    follow("webhooks.md");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fleet_tests::client::Client;
 use fleet_tests::mock_node::MockNode;
-use fleet_tests::process::{Agent, Fleet};
+use fleet_tests::process::{Agent, Fleet, Folder};
 use fleet_tests::{chat, eventually, streamed};
 use serde_json::{Value, json};
 use tokio::task::{JoinHandle, JoinSet};
@@ -20,6 +20,16 @@ fn config(url: &str) -> String {
         "nodes: {{join_key_file: join.key, price_per_hour: 0.01}}\n\
          external: [{{name: gpu, url: '{url}', models: {{flotilla-demo: big/demo, gpu-only: big/demo}}, \
          prompt_price_per_million: 100, completion_price_per_million: 400}}]\n"
+    )
+}
+
+/// A store, and a receiver of webhooks.
+fn store(folder: &Folder) -> String {
+    let secret = folder.write("hook.secret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
+    format!(
+        "store: {{dir: '{}'}}\nwebhooks: [{{name: hook, url: 'https://example.com/', secret_file: '{}'}}]\n",
+        folder.path().join("store").display(),
+        secret.display()
     )
 }
 
@@ -68,6 +78,7 @@ struct Watched {
     gpu: JoinHandle<()>,
     stop: Arc<AtomicBool>,
     load: JoinSet<()>,
+    _folder: Folder,
 }
 
 impl Drop for Watched {
@@ -80,7 +91,8 @@ impl Watched {
     async fn start() -> Self {
         let (url, gpu) = MockNode::external().await;
         let gpu = answers(gpu);
-        let fleet = Fleet::start(&config(&url)).await;
+        let folder = Folder::new();
+        let fleet = Fleet::start(&(config(&url) + &store(&folder))).await;
         let agents = [fleet.join("one", &[]).await, fleet.join("two", &[]).await];
         eventually("the endpoint to be ready", async || {
             let health = fleet.health().await;
@@ -91,7 +103,7 @@ impl Watched {
         for _ in 0..3 {
             load.spawn(traffic(fleet.client.clone(), stop.clone()));
         }
-        Self { fleet, agents, gpu, stop, load }
+        Self { fleet, agents, gpu, stop, load, _folder: folder }
     }
 
     async fn is_done(&mut self) {

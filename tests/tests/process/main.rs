@@ -60,3 +60,4 @@ mod tune;
 mod unprefixed_paths;
 mod unsupported;
 mod users;
+mod webhooks;

@@ -133,7 +133,7 @@ async fn engines_are_confined_unless_somebody_says_otherwise() {
     let agent = Agent::start(&[]).await;
     assert_eq!(status(agent.engine(), "Seccomp"), "2");
     assert_eq!(status(agent.engine(), "NoNewPrivs"), "1");
-    assert!(agent.server.log().contains("\"sandbox\":\"files and system calls\""));
+    agent.server.wait_for_line("\"sandbox\":\"files and system calls\"");
     for part in ["files", "system_calls"] {
         let metric = format!("node_engine_sandbox{{part=\"{part}\"}}");
         assert_eq!(agent.metric(&metric).await, 1.0);
@@ -141,7 +141,7 @@ async fn engines_are_confined_unless_somebody_says_otherwise() {
     let free = Agent::start(&["--sandbox", "off"]).await;
     let filters = status(free.server.pid(), "Seccomp");
     assert_eq!(status(free.engine(), "Seccomp"), filters, "as its agent");
-    assert!(free.server.log().contains("\"sandbox\":\"none\""));
+    free.server.wait_for_line("\"sandbox\":\"none\"");
     assert_eq!(free.metric("node_engine_sandbox{part=\"files\"}").await, 0.0);
 }
 

@@ -19,6 +19,8 @@ pub(super) struct StoreFamilies {
     oldest_response: IntGauge,
     responses: IntCounterVec,
     response_retries: IntCounter,
+    webhooks: IntCounterVec,
+    webhooks_waiting: IntGauge,
 }
 
 /// How a response in the background ended.
@@ -41,6 +43,29 @@ impl BackgroundOutcome {
             Self::Completed => "completed",
             Self::Failed => "failed",
             Self::Canceled => "canceled",
+        }
+    }
+}
+
+/// What became of an attempt to send a webhook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WebhookOutcome {
+    /// The receiver has it.
+    Delivered,
+    /// It is sent again after a pause.
+    Failed,
+    /// It is given up.
+    Dropped,
+}
+
+impl WebhookOutcome {
+    const ALL: [Self; 3] = [Self::Delivered, Self::Failed, Self::Dropped];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Failed => "failed",
+            Self::Dropped => "dropped",
         }
     }
 }
@@ -102,6 +127,16 @@ impl StoreFamilies {
                 "Responses and jobs in the background that failed for a while and are tried again after a \
                  pause.",
             )?,
+            webhooks: builder.counters(
+                "gateway_webhooks_total",
+                "Attempts to send a webhook, by receiver and outcome: delivered, failed (it is sent again), \
+                 or dropped (it is given up).",
+                &["webhook", "outcome"],
+            )?,
+            webhooks_waiting: builder.gauge(
+                "gateway_webhooks_waiting",
+                "Webhooks that were not delivered yet. Gateways that share a store count the same ones.",
+            )?,
         })
     }
 }
@@ -156,6 +191,23 @@ impl Metrics {
     /// Counts a response in the background that will be tried again.
     pub(crate) fn record_task_retry(&self) {
         self.0.families.store.response_retries.inc();
+    }
+
+    /// Shows a receiver before the first attempt, which alerts need.
+    pub(crate) fn show_webhook(&self, webhook: &str) {
+        for outcome in WebhookOutcome::ALL {
+            self.0.families.store.webhooks.with_label_values(&[webhook, outcome.name()]);
+        }
+    }
+
+    /// Counts an attempt to send a webhook.
+    pub(crate) fn record_webhook(&self, webhook: &str, outcome: WebhookOutcome) {
+        self.0.families.store.webhooks.with_label_values(&[webhook, outcome.name()]).inc();
+    }
+
+    /// Sets how many webhooks wait.
+    pub(crate) fn set_webhooks_waiting(&self, count: u64) {
+        self.0.families.store.webhooks_waiting.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Counts a request of a line that will be repeated.

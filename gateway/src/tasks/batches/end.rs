@@ -4,14 +4,17 @@ use std::time::SystemTime;
 
 use inference_protocol::time::unix_seconds;
 
+use crate::context::Gateway;
 use crate::server::files::OUTPUT_PURPOSE;
-use crate::store::{Batch, BatchStatus, FileRecord, Store, StoreError, Upload};
+use crate::store::{Batch, BatchStatus, Delivery, FileRecord, Store, StoreError, Upload};
+use crate::tasks::webhooks::messages;
 
 /// Results read at a time.
 const PAGE: usize = 64;
 
 /// Writes the output and the error file, and ends the batch with this status.
 pub(super) async fn finish(
+    gateway: &Gateway,
     store: &Store,
     batch: &Batch,
     status: BatchStatus,
@@ -32,6 +35,7 @@ pub(super) async fn finish(
             files.push((upload, record));
         }
     }
+    let gateway = gateway.clone();
     let change = move |batch: &mut Batch| {
         [batch.output_file_id, batch.error_file_id] = ids;
         batch.status = status;
@@ -41,8 +45,21 @@ pub(super) async fn finish(
             _ => &mut batch.times.completed_at,
         };
         *at = Some(now);
+        messages_of(&gateway, batch)
     };
     store.finish_batch(batch, files, change).await
+}
+
+/// Messages about a batch that has ended.
+pub(super) fn messages_of(gateway: &Gateway, batch: &Batch) -> Vec<Delivery> {
+    let event = match batch.status {
+        BatchStatus::Completed => "batch.completed",
+        BatchStatus::Failed => "batch.failed",
+        BatchStatus::Expired => "batch.expired",
+        BatchStatus::Cancelled => "batch.cancelled",
+        _ => return Vec::new(),
+    };
+    messages(gateway, &batch.tenant, event, &batch.id)
 }
 
 /// The results as a file; `None` if there are none.

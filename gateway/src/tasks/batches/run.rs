@@ -79,7 +79,7 @@ impl Run {
             }
         })
         .await?;
-        end::finish(&self.store, &self.batch, status).await
+        end::finish(&self.gateway, &self.store, &self.batch, status).await
     }
 
     /// Changes the batch in the store.
@@ -88,7 +88,12 @@ impl Run {
         change: impl FnOnce(&mut Batch, u64) + Send + 'static,
     ) -> Result<(), StoreError> {
         let now = unix_seconds(SystemTime::now());
-        self.batch = self.store.update_batch(&self.batch, move |batch| change(batch, now)).await?;
+        let gateway = self.gateway.clone();
+        let change = move |batch: &mut Batch| {
+            change(batch, now);
+            end::messages_of(&gateway, batch)
+        };
+        self.batch = self.store.update_batch(&self.batch, change).await?;
         Ok(())
     }
 
