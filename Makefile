@@ -11,7 +11,7 @@ CHOICE := --release --locked --workspace
 SDK := $(addprefix target/sdk/,openai langchain litellm litellm-proxy instructor anthropic langchain-anthropic \
     pydantic-ai llama-index llm ollama cohere openapi node grafana page)
 CHART := target/chart/done target/chart/node/done
-TOOLS := $(addprefix target/tools/,containers github ansible actionlint)
+TOOLS := $(addprefix target/tools/,containers github ansible actionlint s3)
 # The commit that installed binaries report in their metrics.
 REVISION := FLOTILLA_REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 DIST = $(REVISION) $(CARGO) build --profile dist --locked
@@ -301,6 +301,10 @@ target/tools/github/done: tests/tools/requirements-github.txt
 target/tools/ansible/done: tests/tools/requirements-ansible.txt
 	$(call venv,Ansible for the tests of examples)
 	@$(@D)/bin/python -m compileall -q $(@D)/lib >/dev/null || true
+
+# Storage for the contents of files.
+target/tools/s3/done: tests/tools/requirements-s3.txt
+	$(call venv,a server of S3's API for the tests,--no-deps)
 
 # $(call npm,FOLDER,SOURCE,WHAT,SKIPPED): a rule that installs the packages of SOURCE/package.json, or
 # says what is skipped on a machine without npm.

@@ -1,5 +1,5 @@
 //! What outlives the gateway: files, batches, and responses in the background. Records are in
-//! SQLite, or in PostgreSQL for several gateways; contents are in a folder.
+//! SQLite, or in PostgreSQL for several gateways; contents are in a folder or a bucket.
 //!
 //! A reply of the store means that the change survives a power failure. While the store fails,
 //! requests that need it are refused, and others are served.
@@ -7,12 +7,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use tokio::sync::{OnceCell, watch};
 
 mod background;
 mod batches;
+mod bucket;
 mod contents;
 mod database;
 mod deliveries;
@@ -28,6 +28,7 @@ mod sqlite;
 pub(crate) use background::FOLLOW_INTERVAL;
 pub use background::{BackgroundTask, TaskInput};
 pub use batches::{Batch, BatchStatus, LineError, Times};
+pub use bucket::{Bucket, BucketSettings};
 pub use contents::Upload;
 pub use deliveries::Delivery;
 pub use files::FileRecord;
@@ -88,8 +89,10 @@ pub struct Store(Arc<Parts>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The folder of contents, and of the database if it is SQLite. Gateways that share a database
-    /// share it, too.
+    /// share it, too, unless contents are in a bucket.
     pub folder: PathBuf,
+    /// The bucket of contents; `None` for the folder.
+    pub bucket: Option<Bucket>,
     /// The server of the database; `None` for SQLite.
     pub postgres: Option<PostgresSettings>,
 }
@@ -119,9 +122,6 @@ impl Parts {
         }
     }
 }
-
-/// How long a content without a record may be another gateway's upload.
-const UPLOAD_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Store {
     /// The store at a place, whose folder is created if need be. Failures show when it is used.
@@ -174,8 +174,7 @@ impl Store {
         let clear = async || {
             self.count().await?;
             let ids = self.0.database.run(files::ids).await?;
-            let age_min = if self.is_shared() { UPLOAD_AGE_MAX } else { Duration::ZERO };
-            contents::remove_others(self.folder(), ids, age_min).await
+            self.remove_others(ids).await
         };
         self.0.cleared.get_or_try_init(clear).await.copied()
     }

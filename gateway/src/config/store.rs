@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::files::{self, Files};
 use super::section::{Problems, Section};
 use super::tls;
-use super::values::report;
-use crate::store::{Place, PostgresSettings, StorageLimits};
+use super::values::{report, server_url};
+use crate::store::{Bucket, BucketSettings, Place, PostgresSettings, StorageLimits};
 
 /// Where files, batches and responses in the background are kept, and their limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +66,7 @@ pub(super) fn read(
         section.report("dir", "is a file; expected a folder", problems);
     }
     let (before, postgres) = (problems.len(), read_postgres(&mut section, files, problems));
+    let bucket = section.section("s3", problems).and_then(|s3| read_bucket(s3, files, problems));
     let is_right = problems.len() == before;
     let mut number = |key, default, max| section.number(key, default, 1..=max, problems);
     let bytes_max = number("bytes_max", 16 * 1024 * MIB, 1024 * TIB);
@@ -85,7 +86,7 @@ pub(super) fn read(
     };
     section.finish(problems);
     Some(StoreSettings {
-        place: Place { folder: dir.filter(|_| is_right)?, postgres },
+        place: Place { folder: dir.filter(|_| is_right)?, bucket, postgres },
         storage: StorageLimits { bytes_max, tenant_bytes_max },
         file_bytes_max,
         age_s_max: age_days * DAY_S,
@@ -113,4 +114,43 @@ fn read_postgres(
     let settings = PostgresSettings::new(&url, Arc::new(client));
     let expected = |why| format!("expected postgres://user:password@host/database: {why}");
     report(&path("postgres_url_file"), settings.map_err(expected), problems)
+}
+
+/// The bucket of contents; `None` after a problem.
+fn read_bucket(mut section: Section, files: &Files, problems: &mut Problems) -> Option<Bucket> {
+    let before = problems.len();
+    let name = section.required_text("bucket", problems);
+    let prefix = section.text("prefix", problems);
+    let endpoint = section.text("endpoint", problems);
+    section.pattern("endpoint", "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#]+[^?#]*$");
+    if endpoint.as_deref().is_some_and(|url| server_url(url).is_none()) {
+        section.report("endpoint", "expected http://host:port or https://host", problems);
+    }
+    let region = section.text("region", problems);
+    let access_key_id = section.text("access_key_id", problems);
+    let secret_file = section.text("secret_key_file", problems);
+    let ca_file = section.text("ca_file", problems);
+    if access_key_id.is_some() != secret_file.is_some() {
+        let message = "access_key_id and secret_key_file need each other";
+        section.report("access_key_id", message, problems);
+    }
+    let path = section.path.clone();
+    section.finish(problems);
+    let of = |key| format!("{path}.{key}");
+    let secret = secret_file.map(|file| files.key(&file)).transpose();
+    let secret = report(&of("secret_key_file"), secret, problems)?;
+    let roots = ca_file.map(|file| files::read(&files.path(&file), CERTIFICATES_BYTES_MAX));
+    let roots = report(&of("ca_file"), roots.transpose(), problems)?;
+    if problems.len() > before {
+        return None;
+    }
+    let settings = BucketSettings {
+        name: name?,
+        prefix: prefix.unwrap_or_else(|| "flotilla".into()),
+        endpoint,
+        region: region.unwrap_or_else(|| "us-east-1".into()),
+        access_key_id,
+    };
+    let roots = roots.as_deref().map(str::as_bytes);
+    report(&path, Bucket::new(settings, secret.as_deref(), roots), problems)
 }

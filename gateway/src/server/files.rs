@@ -276,11 +276,11 @@ fn broken(error: multer::Error) -> Error {
 
 /// The content of a file, or a part of it as it is read.
 async fn download(store: &Store, record: FileRecord) -> Result<Response<Body>, Error> {
-    let opened = tokio::fs::File::open(store.content(&record.id)).await;
-    let mut file = opened.map_err(|error| {
-        tracing::error!(file = record.id, %error, "content of a file cannot be read");
+    let opened = store.open(&record.id).await.map_err(|error| {
+        tracing::error!(file = record.id, ?error, "content of a file cannot be read");
         Error::StoreUnavailable
     })?;
+    let mut file = tokio::fs::File::from_std(opened);
     let _ = file.rewind().await;
     let blocks = stream::unfold(file, async |mut file| {
         let mut block = Vec::with_capacity(BLOCK);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::contents::{Upload, remove};
+use super::contents::Upload;
 use super::page::Page;
 use super::sql::{Fault, Row, Transaction, values};
 use super::{Store, StoreError};
@@ -118,7 +118,7 @@ impl Store {
     }
 
     async fn forget(&self, tenant: &str, record: &FileRecord) {
-        remove(&self.content(&record.id)).await;
+        self.remove(&record.id).await;
         self.0.quota.release(tenant, record.bytes);
     }
 }

@@ -26,6 +26,9 @@ mod run;
 /// How often to look for what has expired.
 const INTERVAL: Duration = Duration::from_secs(10);
 
+/// How often to look for copies of contents that nobody reads any more.
+const COPIES_INTERVAL: Duration = Duration::from_secs(10 * 60);
+
 /// What limits the lines of all batches.
 #[derive(Debug)]
 struct Limits {
@@ -46,6 +49,7 @@ pub(crate) async fn run(gateway: Gateway) {
     let mut running: JoinSet<()> = JoinSet::new();
     let mut known: HashMap<task::Id, String> = HashMap::new();
     let (mut rounds, mut ticks) = (interval(INTERVAL), interval(store.interval()));
+    let mut removals = interval(COPIES_INTERVAL);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut changes = store.changes();
@@ -53,6 +57,10 @@ pub(crate) async fn run(gateway: Gateway) {
         tokio::select! {
             _ = rounds.tick() => {
                 maintain(&gateway, &store).await;
+                continue;
+            }
+            _ = removals.tick() => {
+                let _ = store.remove_copies().await;
                 continue;
             }
             _ = ticks.tick() => {}

@@ -10,6 +10,7 @@ mod background;
 mod bad_input;
 mod batches;
 mod bench;
+mod bucket;
 mod chat_template;
 mod disconnects;
 mod discovery;

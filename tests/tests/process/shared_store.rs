@@ -26,12 +26,12 @@ const KILLS: usize = 2;
 const TAKEN_OVER: Duration = Duration::from_secs(60);
 
 /// A folder that gateways share, and the file with the URL of their database.
-struct Shared {
-    folder: Folder,
+pub(super) struct Shared {
+    pub(super) folder: Folder,
 }
 
 impl Shared {
-    fn new(url: &str) -> Self {
+    pub(super) fn new(url: &str) -> Self {
         let folder = Folder::new();
         folder.write("database.url", url);
         std::fs::create_dir(folder.path().join("store")).unwrap();
@@ -264,7 +264,7 @@ async fn until_available(fleet: &Fleet, is_available: bool) {
 }
 
 /// Answers with one token.
-async fn answers(asked: Asked) {
+pub(super) async fn answers(asked: Asked) {
     let stream = asked.stream();
     stream.say_delta(1, &json!({"content": "!"}), &json!("stop")).await;
     stream.send(": u 9 1 0\ndata: [DONE]\n\n").await;

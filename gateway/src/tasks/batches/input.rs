@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::os::unix::fs::FileExt;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -37,9 +37,10 @@ pub(super) struct Line {
 }
 
 /// A checked input: where each line is.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Input {
-    path: PathBuf,
+    /// It may be deleted meanwhile.
+    file: File,
     rules_endpoint: String,
     /// Offset and length of each line with a request, and which of the models it names.
     lines: Vec<(u64, usize, usize)>,
@@ -80,9 +81,8 @@ pub(super) enum InputError {
 
 impl Input {
     /// Checks all lines. Blocks.
-    pub(super) fn check(path: &Path, rules: &Rules) -> Result<Self, InputError> {
-        let file = File::open(path).map_err(|e| InputError::Unreadable(e.kind()))?;
-        let mut reader = BufReader::with_capacity(1 << 18, file);
+    pub(super) fn check(file: File, rules: &Rules) -> Result<Self, InputError> {
+        let mut reader = BufReader::with_capacity(1 << 18, &file);
         let (mut lines, mut errors, mut known) = (Vec::new(), Vec::new(), HashSet::new());
         let (mut offset, mut number, mut text) = (0, 0, Vec::new());
         let mut models = Vec::new();
@@ -145,7 +145,7 @@ impl Input {
         match errors.is_empty() {
             true => {
                 let endpoint = rules.endpoint.clone();
-                Ok(Self { path: path.into(), rules_endpoint: endpoint, lines, models })
+                Ok(Self { file, rules_endpoint: endpoint, lines, models })
             }
             false => Err(InputError::Invalid(errors)),
         }
@@ -170,14 +170,8 @@ impl Input {
     /// Reads a line again, the first being 0. Blocks.
     pub(super) fn read(&self, line: usize) -> Result<Line, ErrorKind> {
         let (offset, bytes, _) = *self.lines.get(line).ok_or(ErrorKind::UnexpectedEof)?;
-        let read = || {
-            let mut file = File::open(&self.path)?;
-            file.seek(SeekFrom::Start(offset))?;
-            let mut text = vec![0; bytes];
-            file.read_exact(&mut text)?;
-            Ok(text)
-        };
-        let text: Vec<u8> = read().map_err(|e: std::io::Error| e.kind())?;
+        let mut text = vec![0; bytes];
+        self.file.read_exact_at(&mut text, offset).map_err(|error| error.kind())?;
         parse(&text, &self.rules_endpoint).map_err(|_| ErrorKind::InvalidData)
     }
 }
@@ -247,7 +241,7 @@ mod tests {
         let path = folder.path().join("input");
         std::fs::write(&path, text).unwrap();
         let rules = Rules { endpoint: ENDPOINT.into(), lines_max, line_bytes_max: 200 };
-        let input = Input::check(&path, &rules)?;
+        let input = Input::check(File::open(&path).unwrap(), &rules)?;
         for line in 0..input.len() {
             input.read(line).unwrap();
         }
@@ -274,10 +268,7 @@ mod tests {
         let text = format!("{}\n\n  \r\n{}\r\n{}", line("a"), line("ä"), line("c"));
         let input = check(&text, 3).unwrap();
         assert_eq!(input.len(), 3);
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("input");
-        std::fs::write(&path, &text).unwrap();
-        let input = Input { path, ..input };
+        // The file is gone.
         let read = |at| input.read(at).unwrap();
         assert_eq!(read(1), Line { custom_id: "ä".into(), body: r#"{"model":"m"}"#.into() });
         assert_eq!(read(2).custom_id, "c");

@@ -104,16 +104,19 @@ impl Run {
             lines_max: self.limits.lines_max,
             line_bytes_max: self.gateway.settings.now().config.limits.body_bytes_max,
         };
-        let path = self.store.content(&self.batch.input_file_id);
-        let checked = spawn_blocking(move || Input::check(&path, &rules)).await;
+        let file = match self.store.open(&self.batch.input_file_id).await {
+            Ok(file) => file,
+            Err(StoreError::Unknown) => {
+                let message = "the input file is gone".into();
+                let (code, param) = ("file_not_found".into(), None);
+                return Ok(Err(vec![LineError { code, message, param, line: None }]));
+            }
+            Err(error) => return Err(error),
+        };
+        let checked = spawn_blocking(move || Input::check(file, &rules)).await;
         match checked {
             Ok(Ok(input)) => Ok(Ok(input)),
             Ok(Err(InputError::Invalid(errors))) => Ok(Err(errors)),
-            Ok(Err(InputError::Unreadable(std::io::ErrorKind::NotFound))) => {
-                let message = "the input file is gone".into();
-                let (code, param) = ("file_not_found".into(), None);
-                Ok(Err(vec![LineError { code, message, param, line: None }]))
-            }
             Ok(Err(InputError::Unreadable(error))) => {
                 tracing::error!(batch = self.batch.id, %error, "input of a batch cannot be read");
                 Err(StoreError::Unavailable)
