@@ -15,8 +15,8 @@ use crate::server::Service;
 use crate::server::listener::{self};
 use crate::tasks::reconcile::reconcile;
 use crate::tasks::{
-    acme, background, batches, external_endpoints, hourly_cost, probes, reload, state_file,
-    systemd, trace_export, webhooks,
+    acme, background, batches, deletions, external_endpoints, hourly_cost, probes, reload,
+    state_file, systemd, trace_export, webhooks,
 };
 
 /// How long tasks may take to end after all requests are done or cut off.
@@ -46,6 +46,7 @@ pub async fn run(
     gateway.tasks.spawn(batches::run(gateway.clone()));
     gateway.tasks.spawn(background::run(gateway.clone()));
     gateway.tasks.spawn(webhooks::run(gateway.clone()));
+    gateway.tasks.spawn(deletions::run(gateway.clone()));
     gateway.tasks.spawn(trace_export::run(gateway.clone(), queue));
     gateway.tasks.spawn(listener::serve(Service::Admin, gateway.clone(), gateway.links.clone()));
     gateway.tasks.spawn(listener::serve(Service::Http, gateway.clone(), gateway.stop.clone()));

@@ -24,6 +24,7 @@ mod postgres;
 mod quota;
 mod sql;
 mod sqlite;
+mod turns;
 
 pub(crate) use background::FOLLOW_INTERVAL;
 pub use background::{BackgroundTask, TaskInput};
@@ -184,6 +185,7 @@ impl Store {
         let count = |transaction: &mut Transaction<'_>| {
             let mut stored = files::usage(transaction)?;
             stored.extend(background::usage(transaction)?);
+            stored.extend(files::usage_of("turns", transaction)?);
             Ok(stored)
         };
         self.0.quota.restore(self.0.database.run(count).await?);

@@ -4,6 +4,7 @@ pub(crate) mod acme;
 mod asking;
 pub(crate) mod background;
 pub(crate) mod batches;
+pub(crate) mod deletions;
 pub(crate) mod external_endpoints;
 pub(crate) mod hourly_cost;
 pub(crate) mod probes;

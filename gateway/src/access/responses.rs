@@ -66,20 +66,14 @@ impl Responses {
         self.lock().configure(self.now(), limits);
     }
 
-    /// Stores the response of a tenant's user. May delete older ones.
-    pub(crate) fn insert(&self, tenant: &str, user: Option<UserId>, stored: Stored) {
-        let stored = stored.owned_by(user.map(u64::from));
+    /// Stores the response of a tenant's user, whom it names. May delete older ones.
+    pub(crate) fn insert(&self, tenant: &str, stored: Stored) {
         if !self.lock().insert(self.now(), tenant, stored) {
             tracing::debug!(
                 tenant,
                 "response not stored: it exceeds limits.stored_bytes_per_tenant_max"
             );
         }
-    }
-
-    /// Stores a response of an earlier run, whose owner it names. May delete older ones.
-    pub(crate) fn restore(&self, tenant: &str, stored: Stored) {
-        self.lock().insert(self.now(), tenant, stored);
     }
 
     /// A tenant's response, if the reader may see it.

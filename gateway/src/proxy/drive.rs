@@ -20,7 +20,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::account::Record;
 use super::admit::Admitted;
-use super::deferral::Checkpoint;
+use super::deferral::{Checkpoint, keep};
 use super::forward::Whole;
 use super::route::{self, Routed, Routing};
 use super::translation::Translation;
@@ -197,10 +197,8 @@ impl Drive {
             self.record.record_success(200, 0);
         }
         if let Some(stored) = self.translation.as_mut().and_then(Translation::stored) {
-            if self.admitted.deferral.is_some() {
-                self.conversation = stored.to_json();
-            }
-            self.gateway.responses.insert(&self.admitted.tenant, self.admitted.user, stored);
+            let conversation = keep(&self.gateway, &self.admitted, stored);
+            self.conversation = conversation.or(self.conversation.take());
         }
         next
     }

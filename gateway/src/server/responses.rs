@@ -1,11 +1,14 @@
 //! Stored responses of the Responses API: `/v1/responses/{id}` and what is below it. Those that
 //! were sent to their clients are in memory, those in the background in the store.
 
+use std::time::SystemTime;
+
 use bytes::Bytes;
 use hyper::{Method, Request, Response};
 use inference_protocol::ids::ID_BYTES_MAX;
 use inference_protocol::openai::ParseError;
 use inference_protocol::sse;
+use inference_protocol::time::unix_seconds;
 use inference_translation::StreamFormat;
 use inference_translation::responses;
 use inference_translation::store::{Path, Stored};
@@ -16,6 +19,7 @@ use crate::context::Gateway;
 use crate::context::settings::Settings;
 use crate::control::only;
 use crate::proxy::background::live_events;
+use crate::proxy::deferral::sent_response;
 use crate::store::{BackgroundTask, Store, StoreError};
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
@@ -55,6 +59,10 @@ pub(crate) async fn serve<B>(
         // One in the background may still be in memory after its end.
         (Some(_), Path::Response(_) | Path::InputItems(_)) => None,
         _ => caller.kept().await?,
+    };
+    let found = match (found, &kept) {
+        (None, None) => caller.sent().await?.map(Into::into),
+        (found, _) => found,
     };
     match (kept, found) {
         (Some((record, stored)), _) => match path {
@@ -124,7 +132,31 @@ impl Caller<'_> {
         Ok(Some((record, stored)))
     }
 
+    /// The response that was sent to its client, from the store, if the caller may see it.
+    async fn sent(&self) -> Result<Option<Stored>, Error> {
+        let Some(store) = self.store() else { return Ok(None) };
+        match sent_response(self.gateway, store, self.tenant, self.id).await {
+            Ok(stored) => Ok(Some(stored).filter(|s| self.reader.sees_those_of(s.owner()))),
+            Err(StoreError::Unknown) => Ok(None),
+            Err(error) => Err(error.of(self.id)),
+        }
+    }
+
+    /// Deletes one that was sent to its client, from the store. Returns false if there is none.
+    async fn delete_sent(&self) -> Result<bool, Error> {
+        let Some(store) = self.store() else { return Ok(false) };
+        let in_memory = self.gateway.responses.get(self.tenant, self.reader, self.id);
+        if in_memory.is_none() && self.sent().await?.is_none() {
+            return Ok(false);
+        }
+        let now = unix_seconds(SystemTime::now());
+        let deleted = store.delete_turn(self.tenant, self.id, now).await;
+        deleted.map(|()| true).map_err(|error| error.of(self.id))
+    }
+
     async fn delete(&self) -> Result<Response<Body>, Error> {
+        // First where it may fail: what was not deleted must not seem to be.
+        let was_sent = self.delete_sent().await?;
         let was_in_memory = self.gateway.responses.delete(self.tenant, self.reader, self.id);
         let kept = self.kept().await?;
         let was_kept = kept.is_some();
@@ -134,7 +166,7 @@ impl Caller<'_> {
             deleted.map_err(|error| error.of(self.id))?;
             live.cancel();
         }
-        match was_in_memory || was_kept {
+        match was_sent || was_in_memory || was_kept {
             true => Ok(response::json(responses::deleted(self.id))),
             false => Err(self.unknown()),
         }

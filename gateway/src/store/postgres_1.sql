@@ -70,3 +70,23 @@ CREATE TABLE deliveries (
     attempts BIGINT NOT NULL DEFAULT 0
 );
 CREATE INDEX due_deliveries ON deliveries (webhook, next_at);
+CREATE TABLE turns (
+    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    tenant TEXT NOT NULL,
+    previous TEXT,
+    is_hidden INTEGER NOT NULL,
+    bytes BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    document BYTEA NOT NULL
+);
+CREATE INDEX later_turns ON turns (previous);
+CREATE INDEX hidden_turns ON turns (tenant) WHERE is_hidden = 1;
+CREATE INDEX turns_by_age ON turns (created_at);
+CREATE TABLE deletions (
+    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    response TEXT NOT NULL,
+    at BIGINT NOT NULL
+);
+CREATE INDEX deletions_of_response ON deletions (response);

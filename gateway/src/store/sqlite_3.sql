@@ -30,3 +30,26 @@ CREATE TABLE deliveries (
     attempts INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX due_deliveries ON deliveries (webhook, next_at);
+-- Turns of conversations. id: that of the turn's response. previous: that of the turn before it.
+-- is_hidden: 1 if only later turns may see it. document: the turn and its owner, as JSON.
+CREATE TABLE turns (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    tenant TEXT NOT NULL,
+    previous TEXT,
+    is_hidden INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    document BLOB NOT NULL
+);
+CREATE INDEX later_turns ON turns (previous);
+CREATE INDEX hidden_turns ON turns (tenant) WHERE is_hidden = 1;
+CREATE INDEX turns_by_age ON turns (created_at);
+-- Responses that were deleted, for gateways that have them in memory.
+CREATE TABLE deletions (
+    number INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    response TEXT NOT NULL,
+    at INTEGER NOT NULL
+);
+CREATE INDEX deletions_of_response ON deletions (response);

@@ -118,6 +118,8 @@ async fn maintain(gateway: &Gateway, store: &Store) {
             return Ok([files, 0, 0]);
         };
         let before = now.saturating_sub(age_s_max);
+        let sent_before = now.saturating_sub(settings.config.limits.stored.age_s_max);
+        store.expire_turns(sent_before).await?;
         let (batches, responses) =
             (store.expire_batches(before).await?, store.expire_tasks(before).await?);
         Ok::<_, StoreError>([files, batches, responses])

@@ -19,7 +19,7 @@ mod saved;
 
 pub use page::Page;
 pub use path::Path;
-pub use saved::Ended;
+pub use saved::{Ended, TurnDocument};
 
 /// Bounds of a [`Store`].
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +75,7 @@ impl Turn {
 }
 
 /// A finished response, and the conversation that led to it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Stored {
     /// The turns before it, oldest first.
     pub(crate) earlier: Vec<Arc<Turn>>,

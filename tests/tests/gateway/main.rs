@@ -32,6 +32,7 @@ mod resume;
 mod retries;
 mod shares;
 mod split;
+mod stored_responses;
 mod traces;
 mod users;
 mod users_of_apis;

@@ -193,6 +193,40 @@ async fn a_stream_is_read_on_at_another_gateway_live_and_after_the_first_one_was
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_goes_on_at_another_gateway_until_it_is_deleted_at_either() {
+    let Some(server) = Postgres::start(&[]).await else { return };
+    let shared = Shared::new(&server.database("flotilla"));
+    let a = shared.gateway().await;
+    let b = a.another();
+    let asks = |fleet: &Fleet, previous: Option<&str>| {
+        let request =
+            json!({"model": "flotilla-demo", "input": "Hi", "previous_response_id": previous});
+        let (client, body) = (fleet.client.clone(), request.to_string());
+        tokio::spawn(async move { client.post("/v1/responses", body).await })
+    };
+    let mut of_a = MockNode::join(a.client.address(), healthy("n", 1)).await;
+    let mut of_b = MockNode::join(b.client.address(), healthy("m", 1)).await;
+    let asking = asks(&a, None);
+    of_a.asked().await.answer("Hello");
+    let first = id_of(&asking.await.unwrap().body);
+    let asking = asks(&b, Some(&first));
+    let asked = of_b.asked().await;
+    assert_eq!(asked.body["messages"][1]["content"], "Hello");
+    asked.answer("Well.");
+    let second = id_of(&asking.await.unwrap().body);
+    until_status(&a, &second, "completed").await;
+    // Both have the first one in memory.
+    assert_eq!(delete(&b.client, &format!("/v1/responses/{first}")).await, 200);
+    eventually("it to be gone everywhere", async || {
+        let status = a.client.get(&format!("/v1/responses/{first}")).await.status;
+        (status == 404).then_some(())
+    })
+    .await;
+    assert_eq!(asks(&a, Some(&first)).await.unwrap().status, 400);
+    assert_eq!(delete(&a.client, &format!("/v1/responses/{second}")).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_stops_leaves_its_work_to_the_other_one_at_once() {
     let Some(server) = Postgres::start(&[]).await else { return };
     let shared = Shared::new(&server.database("flotilla"));

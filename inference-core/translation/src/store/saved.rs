@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Stored, Turn};
+use super::{Stored, Turn, ids};
 use crate::json;
 use crate::responses::response::error_code;
 
@@ -53,7 +53,40 @@ impl Turn {
     }
 }
 
+/// A turn of a conversation, as it is stored.
+#[derive(Debug)]
+pub struct TurnDocument {
+    /// The id of its response.
+    pub id: String,
+    /// The id of the response that it continues.
+    pub previous: Option<String>,
+    /// It as JSON for [`Stored::from_turns`]; `None` if it cannot be written.
+    pub document: Option<Vec<u8>>,
+}
+
 impl Stored {
+    /// Its turns, newest first, each written when it is asked for.
+    pub fn saved_turns(&self) -> impl Iterator<Item = TurnDocument> {
+        let all: Vec<_> = self.turns().collect();
+        (0..all.len()).rev().map(move |at| TurnDocument {
+            id: ids::response(all[at].key),
+            previous: at.checked_sub(1).map(|before| ids::response(all[before].key)),
+            document: all[at]
+                .save()
+                .map(|turn| json::bytes(&Saved { turns: vec![turn], owner: self.owner })),
+        })
+    }
+
+    /// The response whose turns, oldest first, [`Self::saved_turns`] has written; `None` if that is
+    /// something else.
+    pub fn from_turns(turns: &[Vec<u8>]) -> Option<Self> {
+        let read = |json: &Vec<u8>| Self::from_json(json);
+        let mut turns = turns.iter().map(read).collect::<Option<Vec<_>>>()?;
+        let last = turns.pop()?;
+        let earlier = turns.into_iter().map(|turn| turn.own).collect();
+        Some(Self { earlier, ..last })
+    }
+
     /// The response with the turns before it, as JSON for [`Self::from_json`].
     pub fn to_json(&self) -> Option<Vec<u8>> {
         let turns = self.turns().map(|turn| turn.save()).collect::<Option<_>>()?;

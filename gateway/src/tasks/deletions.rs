@@ -1,0 +1,30 @@
+//! Forgets responses that were deleted at another gateway of the same store.
+
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::access::responses::Reader;
+use crate::context::Gateway;
+
+/// How often to look.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Looks until the gateway stops.
+pub(crate) async fn run(gateway: Gateway) {
+    let Some(store) = gateway.store.clone().filter(|store| store.is_shared()) else { return };
+    let mut last = None;
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = gateway.stop.cancelled() => return,
+        }
+        let Ok((deleted, number)) = store.deletions(last).await else { continue };
+        last = Some(number);
+        for (tenant, id) in deleted {
+            gateway.responses.delete(&tenant, Reader::Unnamed, &id);
+        }
+    }
+}
