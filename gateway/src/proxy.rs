@@ -33,6 +33,7 @@ pub(crate) mod drive;
 pub(crate) mod forward;
 pub(crate) mod route;
 pub(crate) mod split;
+pub(crate) mod stored;
 pub(crate) mod stream;
 pub(crate) mod translation;
 

@@ -225,3 +225,9 @@ impl Store {
         self.0.database.close().await;
     }
 }
+
+#[expect(clippy::needless_pass_by_value, reason = "it maps errors")]
+fn failed(error: std::io::Error) -> StoreError {
+    tracing::error!(%error, "folder of the store failed");
+    StoreError::Unavailable
+}

@@ -3,14 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use inference_protocol::ids::is_plain_id;
-
 use super::ExternalEndpoint;
-use super::api_keys::{NAME, NAME_PATTERN};
 use super::files::{self, Files};
 use super::section::{Problems, Section};
 use crate::access::spend::Prices;
-use crate::config::values::{header, report, server_url};
+use crate::config::values::{header, report, server_url, unique_name};
 use crate::scheduler::fleet::Terms;
 use crate::types::secret::KeyDigest;
 use crate::upstream::external::request::{LengthField, RESERVED};
@@ -37,17 +34,8 @@ fn read_one(
 ) -> Option<ExternalEndpoint> {
     let written = format!("{item:?}");
     let before = problems.len();
-    let name = item.required_text("name", problems);
-    if let Some(name) = &name {
-        let wrong = match (is_plain_id(name), names.insert(name.clone())) {
-            (false, _) => Some(NAME),
-            (true, false) => Some("this name is used twice"),
-            (true, true) => None,
-        };
-        wrong.into_iter().for_each(|message| item.report("name", message, problems));
-    }
+    let name = unique_name(&mut item, names, problems);
     let url = item.required_text("url", problems);
-    item.pattern("name", NAME_PATTERN);
     item.pattern("url", "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#]+[^?#]*$");
     if url.as_deref().is_some_and(|url| server_url(url).is_none()) {
         item.report("url", "expected http://host/v1 or https://host/v1", problems);

@@ -1,10 +1,14 @@
 //! Values that several sections read in the same way.
 
+use std::collections::BTreeSet;
+
 use hyper::Uri;
 use hyper::header::HeaderValue;
+use inference_protocol::ids::is_plain_id;
 
+use super::api_keys::{NAME, NAME_PATTERN};
 use super::files::Files;
-use super::section::Problems;
+use super::section::{Problems, Section};
 use super::yaml::Problem;
 use crate::types::secret::KeyDigest;
 
@@ -34,6 +38,27 @@ pub(super) fn report<T>(
     problems: &mut Problems,
 ) -> Option<T> {
     result.map_err(|message| problems.push(Problem { path: path.into(), message })).ok()
+}
+
+/// The name of an item of a list, which no other one has.
+pub(super) fn unique_name(
+    item: &mut Section,
+    names: &mut BTreeSet<String>,
+    problems: &mut Problems,
+) -> Option<String> {
+    let name = item.required_text("name", problems);
+    item.pattern("name", NAME_PATTERN);
+    let name = name?;
+    let wrong = match (is_plain_id(&name), names.insert(name.clone())) {
+        (false, _) => Some(NAME),
+        (true, false) => Some("this name is used twice"),
+        (true, true) => None,
+    };
+    if let Some(message) = wrong {
+        item.report("name", message, problems);
+        return None;
+    }
+    Some(name)
 }
 
 /// Parses the URL of a server: http or https, with a host, without a query. A fragment, which

@@ -3,12 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use inference_protocol::ids::is_plain_id;
-
-use super::api_keys::{NAME, NAME_PATTERN};
 use super::files::{self, Files};
 use super::section::{Problems, Section};
-use super::values::report;
+use super::values::{report, unique_name};
 use crate::upstream::webhook::Receiver;
 
 const CERTIFICATES_BYTES_MAX: u64 = 1024 * 1024;
@@ -67,15 +64,7 @@ fn read_one(
     names: &mut BTreeSet<String>,
     problems: &mut Problems,
 ) -> Option<Webhook> {
-    let name = item.required_text("name", problems);
-    item.pattern("name", NAME_PATTERN);
-    let wrong =
-        name.as_ref().and_then(|name| match (is_plain_id(name), names.insert(name.clone())) {
-            (false, _) => Some(NAME),
-            (true, false) => Some("this name is used twice"),
-            (true, true) => None,
-        });
-    wrong.into_iter().for_each(|message| item.report("name", message, problems));
+    let name = unique_name(&mut item, names, problems);
     let url = item.required_text("url", problems);
     let secret_file = item.required_text("secret_file", problems);
     let ca_file = item.text("ca_file", problems);
@@ -95,7 +84,7 @@ fn read_one(
     let roots = roots.as_deref().map(str::as_bytes);
     let receiver = Receiver::new(&url?, &secret, allows_private, roots);
     let receiver = Arc::new(report(&path, receiver, problems)?);
-    wrong.is_none().then_some(Webhook { name: name?, receiver, tenants, events })
+    Some(Webhook { name: name?, receiver, tenants, events })
 }
 
 #[cfg(test)]

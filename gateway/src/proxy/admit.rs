@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::authenticate::Authenticated;
 use super::deferral::{self, Again, CLASS, Checkpoint, Deferral};
+use super::stored::remember_previous;
 use super::translation::{self, Sources, Translated, Translation};
 use crate::access::keys::Caller;
 use crate::access::responses::Reader;
@@ -192,7 +193,7 @@ pub(crate) async fn admit(
         translation::translate(*api, body, limits.body_bytes_max, *arrived, &sources)
     };
     let translated = match translate(body.clone()) {
-        Err(error) if deferral::remember_previous(gateway, caller, &error, &written).await? => {
+        Err(error) if remember_previous(gateway, caller, &error, &written).await? => {
             translate(body)?
         }
         translated => translated?,

@@ -20,9 +20,10 @@ use tokio::time::{Sleep, sleep};
 
 use super::account::Record;
 use super::admit::Admitted;
-use super::deferral::{Checkpoint, keep};
+use super::deferral::Checkpoint;
 use super::forward::Whole;
 use super::route::{self, Routed, Routing};
+use super::stored::keep;
 use super::translation::Translation;
 use crate::context::Gateway;
 use crate::context::settings::Settings;
@@ -197,8 +198,15 @@ impl Drive {
             self.record.record_success(200, 0);
         }
         if let Some(stored) = self.translation.as_mut().and_then(Translation::stored) {
-            let conversation = keep(&self.gateway, &self.admitted, stored);
-            self.conversation = conversation.or(self.conversation.take());
+            let Admitted { tenant, user, deferral, .. } = &*self.admitted;
+            let stored = stored.owned_by(user.map(u64::from));
+            if deferral.is_some() {
+                // It is stored with its task.
+                self.conversation = stored.to_json();
+                self.gateway.responses.insert(tenant, stored);
+            } else {
+                keep(&self.gateway, tenant, stored);
+            }
         }
         next
     }

@@ -19,7 +19,7 @@ use crate::context::Gateway;
 use crate::context::settings::Settings;
 use crate::control::only;
 use crate::proxy::background::live_events;
-use crate::proxy::deferral::sent_response;
+use crate::proxy::stored::sent_response;
 use crate::store::{BackgroundTask, Store, StoreError};
 use crate::types::error::Error;
 use crate::types::response::{self, Body};

@@ -14,8 +14,7 @@ use object_store::{
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::StoreError;
-use super::contents::failed;
+use super::{StoreError, failed};
 
 /// Longest wait for a connection, and for a response to one request.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

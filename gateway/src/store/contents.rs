@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::bucket::Bucket;
 use super::quota::Claim;
-use super::{Store, StoreError};
+use super::{Store, StoreError, failed};
 use crate::types::random::random;
 
 const FOLDER: &str = "files";
@@ -231,10 +231,4 @@ async fn open(path: &Path) -> Result<std::fs::File, StoreError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(StoreError::Unknown),
         Err(error) => Err(failed(error)),
     }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "it maps errors")]
-pub(super) fn failed(error: std::io::Error) -> StoreError {
-    tracing::error!(%error, "folder of the store failed");
-    StoreError::Unavailable
 }

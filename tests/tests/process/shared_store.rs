@@ -48,6 +48,15 @@ impl Shared {
     }
 }
 
+/// A server, and two gateways that share it. `None` without a server.
+async fn two_gateways() -> Option<(Postgres, Shared, Fleet, Fleet)> {
+    let server = Postgres::start(&[]).await?;
+    let shared = Shared::new(&server.database("flotilla"));
+    let a = shared.gateway().await;
+    let b = a.another();
+    Some((server, shared, a, b))
+}
+
 /// Starts an agent that joins both.
 async fn join_both(a: &Fleet, b: &Fleet, name: &str) -> Agent {
     let agent = a.join(name, &["--join", &b.url, "--slots", "2"]).await;
@@ -87,10 +96,7 @@ fn id_of(response: &Bytes) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_gateway_has_begun_another_one_shows_and_ends() {
-    let Some(server) = Postgres::start(&[]).await else { return };
-    let shared = Shared::new(&server.database("flotilla"));
-    let a = shared.gateway().await;
-    let b = a.another();
+    let Some((_server, _shared, a, b)) = two_gateways().await else { return };
     // Only a has a node.
     let mut node = MockNode::join(a.client.address(), healthy("n", 2)).await;
     let id = id_of(&asked(&a, "Hi").await);
@@ -154,10 +160,7 @@ async fn says_rest(stream: Streaming) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_is_read_on_at_another_gateway_live_and_after_the_first_one_was_killed() {
-    let Some(server) = Postgres::start(&[]).await else { return };
-    let shared = Shared::new(&server.database("flotilla"));
-    let a = shared.gateway().await;
-    let b = a.another();
+    let Some((_server, _shared, a, b)) = two_gateways().await else { return };
     let mut of_a = MockNode::join(a.client.address(), healthy("n", 1)).await;
     let mut of_b = MockNode::join(b.client.address(), healthy("m", 1)).await;
     let first = streamed(&a).await;
@@ -194,10 +197,7 @@ async fn a_stream_is_read_on_at_another_gateway_live_and_after_the_first_one_was
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_goes_on_at_another_gateway_until_it_is_deleted_at_either() {
-    let Some(server) = Postgres::start(&[]).await else { return };
-    let shared = Shared::new(&server.database("flotilla"));
-    let a = shared.gateway().await;
-    let b = a.another();
+    let Some((_server, _shared, a, b)) = two_gateways().await else { return };
     let asks = |fleet: &Fleet, previous: Option<&str>| {
         let request =
             json!({"model": "flotilla-demo", "input": "Hi", "previous_response_id": previous});
