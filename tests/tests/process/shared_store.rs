@@ -91,7 +91,7 @@ async fn asked(fleet: &Fleet, input: &str) -> Bytes {
 
 fn id_of(response: &Bytes) -> String {
     let response: Value = serde_json::from_slice(response).unwrap();
-    response["id"].as_str().unwrap().into()
+    response["id"].as_str().unwrap_or_else(|| panic!("no id in {response}")).into()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,6 +206,8 @@ async fn a_conversation_goes_on_at_another_gateway_until_it_is_deleted_at_either
     };
     let mut of_a = MockNode::join(a.client.address(), healthy("n", 1)).await;
     let mut of_b = MockNode::join(b.client.address(), healthy("m", 1)).await;
+    a.wait_for_slots("n").await;
+    b.wait_for_slots("m").await;
     let asking = asks(&a, None);
     of_a.asked().await.answer("Hello");
     let first = id_of(&asking.await.unwrap().body);
