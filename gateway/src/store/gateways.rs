@@ -81,7 +81,7 @@ impl Store {
         let claim = move |transaction: &mut Transaction<'_>| {
             say_alive(transaction, &me)?;
             if buries {
-                bury(transaction, &me, if is_shared { LEASE } else { Duration::ZERO })?;
+                bury(transaction, &me, is_shared.then_some(LEASE))?;
             }
             let sql = format!(
                 "UPDATE {table} SET owner = ?1 WHERE is_active = 1 \
@@ -129,9 +129,17 @@ fn say_alive(transaction: &mut Transaction<'_>, me: &str) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Forgets gateways that were silent for this long.
-fn bury(transaction: &mut Transaction<'_>, me: &str, lease: Duration) -> Result<(), StoreError> {
-    let before = transaction.now()?.saturating_sub(lease.as_secs());
+/// Forgets other gateways that were silent for this long; without a lease all of them, whatever the
+/// clock was when they were heard of.
+fn bury(
+    transaction: &mut Transaction<'_>,
+    me: &str,
+    lease: Option<Duration>,
+) -> Result<(), StoreError> {
+    let before = match lease {
+        Some(lease) => transaction.now()?.saturating_sub(lease.as_secs()),
+        None => u64::MAX,
+    };
     let sql = "DELETE FROM gateways WHERE id <> ?1 AND seen_at <= ?2";
     transaction.execute(sql, values![me, before])?;
     Ok(())
@@ -152,7 +160,26 @@ pub(super) fn check_owner(
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Place, StorageLimits};
     use super::*;
+
+    #[tokio::test]
+    async fn alone_a_gateway_owns_what_was_left_before_the_clock_went_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { folder: folder.path().into(), bucket: None, postgres: None };
+        let limits = StorageLimits { bytes_max: 1, tenant_bytes_max: 1 };
+        let store = Store::new(place, "me", limits);
+        let left = |transaction: &mut Transaction<'_>| {
+            let sql = "INSERT INTO gateways (id, seen_at) VALUES ('dead', 99999999999)";
+            transaction.execute(sql, &[])?;
+            let sql = "INSERT INTO batches (id, tenant, is_active, owner, document) \
+                       VALUES ('a', 't', 1, 'dead', '{}')";
+            Ok(transaction.execute(sql, &[])?)
+        };
+        store.0.database.run(left).await.unwrap();
+        assert_eq!(store.claim_rows("batches", "id").await.unwrap().len(), 1);
+        store.close().await;
+    }
 
     #[test]
     fn a_gateway_that_was_cut_off_takes_nobody_for_dead_at_once() {
