@@ -168,14 +168,14 @@ fn enter(
     authenticated: &Authenticated,
     record: &mut Record,
 ) -> Result<(), Error> {
-    let Authenticated { caller, headers, is_counted, .. } = authenticated;
+    let Authenticated { caller, headers, again, .. } = authenticated;
     if let Some(user) = caller.user_of_head(headers)? {
         enter_user(gateway, authenticated, user, record)?;
     }
     gateway.dispatcher.check_budget(&caller.tenant, &caller.key.budget)?;
-    record.set_permit(match is_counted {
-        false => caller.limiter.admit()?,
-        true => caller.limiter.admit_again()?,
+    record.set_permit(match again {
+        None => caller.limiter.admit()?,
+        Some(_) => caller.limiter.admit_again()?,
     });
     Ok(())
 }
@@ -187,13 +187,13 @@ fn enter_user(
     user: UserId,
     record: &mut Record,
 ) -> Result<(), Error> {
-    let Authenticated { caller, is_counted, .. } = authenticated;
+    let Authenticated { caller, again, .. } = authenticated;
     let UserPolicy { budget, users_max, .. } = &caller.key.users;
     record.set_user(user, *users_max);
     gateway.dispatcher.check_user_budget(&caller.tenant, user, budget)?;
-    let entered = match is_counted {
-        false => caller.users.enter(user),
-        true => caller.users.enter_again(user),
+    let entered = match again {
+        None => caller.users.enter(user),
+        Some(_) => caller.users.enter_again(user),
     };
     gateway.metrics.record_users(&caller.tenant, &entered);
     record.set_user_permit(entered.permit?);

@@ -18,6 +18,7 @@ mod database;
 mod deliveries;
 mod files;
 mod gateways;
+mod lines;
 mod live;
 mod page;
 mod postgres;

@@ -292,6 +292,11 @@ impl Agent {
         [vec![self.server.pid()], self.server.children()].concat()
     }
 
+    /// How many tokens it has generated.
+    pub async fn generated_tokens(&self) -> f64 {
+        self.metric("node_generated_tokens_total").await
+    }
+
     /// One of its metrics.
     pub async fn metric(&self, name: &str) -> f64 {
         metric(&self.client, name).await
@@ -417,21 +422,26 @@ impl Fleet {
     }
 
     /// Kills one of the nodes and starts another, or, after so many of them, the gateway, which is
-    /// started again and found by the node `a`.
+    /// started again and found by the node `a`. Returns how many tokens the killed node has
+    /// generated.
     pub async fn kill_in_turn(
         &mut self,
         kill: usize,
         node_kills: usize,
         nodes: &mut VecDeque<Agent>,
-    ) {
+    ) -> f64 {
         if kill.is_multiple_of(node_kills + 1) {
             self.server.signal(Signal::KILL);
             self.server.ended().await;
             self.restart();
             self.wait_for_slots("a").await;
+            0.0
         } else {
-            nodes.pop_front().unwrap().kill();
+            let node = nodes.pop_front().unwrap();
+            let generated = node.generated_tokens().await;
+            node.kill();
             nodes.push_back(self.join(&format!("n{kill}"), &["--slots", "2"]).await);
+            generated
         }
     }
 

@@ -48,7 +48,7 @@ pub(crate) async fn serve(
         CHAT_PATH => match check_chat(gateway, &request) {
             Ok(()) => {
                 let caller = gateway.settings.now().keys.admin_caller().clone();
-                let operators = Known { caller, is_counted: false };
+                let operators = Known { caller, again: None };
                 let (gateway, api) = (gateway.clone(), RequestedApi::Native(Api::ChatCompletions));
                 return proxy::serve(gateway, context, api, request, Some(operators)).await;
             }

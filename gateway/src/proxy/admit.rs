@@ -16,7 +16,7 @@ use inference_translation::{llama_server, ollama};
 use tokio::time::Instant;
 
 use super::authenticate::Authenticated;
-use super::deferral::{self, Again, CLASS, Checkpoint, Deferral};
+use super::deferral::{self, Again, CLASS, Deferral, LatestCheckpoint};
 use super::stored::remember_previous;
 use super::translation::{self, Sources, Translated, Translation};
 use crate::access::keys::Caller;
@@ -77,8 +77,8 @@ pub(crate) struct Admitted {
     pub deadline: Instant,
     /// Set if the response is to be made in the background.
     pub deferral: Option<Box<Deferral>>,
-    /// What was made of the response before.
-    pub checkpoint: Option<Checkpoint>,
+    /// Set if the gateway makes the request itself: how far it is.
+    pub latest: Option<Arc<LatestCheckpoint>>,
     /// True if the client wants a stream.
     pub is_streamed: bool,
     /// For a part of a list: how many entries of the client's list come before it.
@@ -125,7 +125,7 @@ impl Admitted {
             external: self.external,
             deadline,
             deferral: None,
-            checkpoint: None,
+            latest: None,
             is_streamed: false,
             entries_before: u32::try_from(entries.start).ok(),
             size: Size::new(body.len(), Some(0), 1),
@@ -188,7 +188,7 @@ pub(crate) async fn admit(
             known.or_else(|| get(reader(caller, headers, &written)?))
         };
         let only_model = || dispatcher.only_model(|model| caller.allows(model));
-        let origin = again.as_ref().map(|again| again.origin);
+        let origin = again.as_ref().map(Again::origin);
         let sources = Sources { origin, stored: &stored, only_model: &only_model };
         translation::translate(*api, body, limits.body_bytes_max, *arrived, &sources)
     };
@@ -252,7 +252,7 @@ pub(crate) async fn admit(
         external: if api.is_text_query() { ExternalPolicy::Never } else { caller.key.external },
         deadline: (*arrived + patience).into(),
         deferral,
-        checkpoint: again.as_ref().map(|again| again.checkpoint.clone()),
+        latest: again.as_ref().map(|again| again.latest.clone()),
         is_streamed,
         entries_before: None,
         size,

@@ -30,9 +30,8 @@ pub(crate) struct Authenticated {
     pub headers: HeaderMap,
     /// The unread body.
     pub body: RequestBody,
-    /// True if the key's limit of requests per minute has counted the request before.
-    pub is_counted: bool,
-    /// Set if the response was begun before.
+    /// Set if the gateway makes the request itself. The key's limit of requests per minute has
+    /// counted it before.
     pub again: Option<Again>,
 }
 
@@ -41,8 +40,8 @@ pub(crate) struct Authenticated {
 pub(crate) struct Known {
     /// Who it is.
     pub caller: Caller,
-    /// True if the key's limit of requests per minute has counted the request before.
-    pub is_counted: bool,
+    /// Set if the gateway makes the request itself.
+    pub again: Option<Again>,
 }
 
 /// Finds the caller by the API key, unless it is `known` already. On an error, `leave` gets the
@@ -53,11 +52,12 @@ pub(crate) fn authenticate(
     received: Received,
     leave: impl FnOnce(HeaderMap, RequestBody),
 ) -> Result<Authenticated, Error> {
-    let is_counted = known.as_ref().is_some_and(|known| known.is_counted);
-    let known = known.map(|known| known.caller);
-    let caller = known.map_or_else(|| keys.authenticate(&received.headers), Ok);
-    match caller {
-        Ok(caller) => Ok(Authenticated { is_counted, ..Authenticated::new(received, caller) }),
+    let sent = || {
+        let caller = keys.authenticate(&received.headers)?;
+        Ok(Known { caller, again: None })
+    };
+    match known.map_or_else(sent, Ok) {
+        Ok(known) => Ok(Authenticated::new(received, known)),
         Err(error) => {
             leave(received.headers, received.body);
             Err(error)
@@ -66,10 +66,10 @@ pub(crate) fn authenticate(
 }
 
 impl Authenticated {
-    /// A new request of a caller.
-    pub(crate) fn new(received: Received, caller: Caller) -> Self {
+    /// A request of a caller.
+    pub(crate) fn new(received: Received, known: Known) -> Self {
         let Received { context, api, query_model, arrived, headers, body } = received;
-        let (is_counted, again) = (false, None);
-        Self { context, api, query_model, caller, arrived, headers, body, is_counted, again }
+        let Known { caller, again } = known;
+        Self { context, api, query_model, caller, arrived, headers, body, again }
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::accept::Received;
 use super::account::Record;
 use super::admit::{Admission, Admitted};
-use super::authenticate::Authenticated;
+use super::authenticate::{Authenticated, Known};
 use super::deferral::{Deferral, kept_headers};
 use crate::access::keys::Caller;
 use crate::context::Gateway;
@@ -114,7 +114,7 @@ pub(crate) async fn defer_job(
     let (store, limits) = gateway.store_of(settings)?;
     let mut record = Record::open(gateway, &received);
     let (tenant, kept) = (caller.tenant.clone(), kept_headers(&received.headers, &caller));
-    let authenticated = Authenticated::new(received, caller);
+    let authenticated = Authenticated::new(received, Known { caller, again: None });
     let admitted = super::admit(gateway, settings, authenticated, &mut record).await;
     let checked = admitted.and_then(|admission| check_job(gateway, &admission));
     let Checked { user, model, wait } =

@@ -1,7 +1,8 @@
 //! What passes between the stages about a response in the background: what is stored of its
 //! request, and what was made of it before.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::header::{HeaderMap, HeaderName};
@@ -13,10 +14,13 @@ use serde::{Deserialize, Serialize};
 
 use super::translation::Translation;
 use crate::access::keys::Caller;
-use crate::store::BackgroundTask;
 
 /// Class header of requests and responses. It overrides `service_tier`.
 pub(crate) const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
+
+/// How often it is recorded and stored how far a response is. Tokens since the last time are made
+/// again if the gateway dies.
+pub(crate) const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a response in the background needs of its request.
 #[derive(Debug)]
@@ -54,26 +58,83 @@ pub(crate) fn kept_headers(headers: &HeaderMap, caller: &Caller) -> Vec<(String,
     sent.collect()
 }
 
-/// A response that was begun before.
+/// A request that the gateway makes itself, perhaps not for the first time.
 #[derive(Debug)]
 pub(crate) struct Again {
-    /// Where its ids and times come from.
-    pub origin: Origin,
-    /// What was made of it.
-    pub checkpoint: Checkpoint,
+    /// How far it is.
+    pub latest: Arc<LatestCheckpoint>,
     /// The response that it continues, which may be gone elsewhere.
     pub previous: Option<Arc<Stored>>,
 }
 
 impl Again {
+    /// Where the ids and times of the response come from: always the same.
+    pub(crate) fn origin(&self) -> Origin {
+        self.latest.lock().checkpoint.origin()
+    }
+
     /// The model file that must make the rest.
     pub(crate) fn model(&self) -> Option<Arc<ModelStatus>> {
-        self.checkpoint.model.clone().map(Arc::new)
+        self.latest.lock().checkpoint.model.clone().map(Arc::new)
     }
 
     /// The response that it continues, if that has this id.
     pub(crate) fn previous(&self, id: &str) -> Option<Arc<Stored>> {
         self.previous.clone().filter(|previous| previous.id() == id)
+    }
+}
+
+/// How far a request is that the gateway makes itself. Its drive records that; whoever makes the
+/// request stores it, so that another attempt or another gateway process continues.
+#[derive(Debug)]
+pub(crate) struct LatestCheckpoint {
+    state: Mutex<LatestState>,
+    /// True if only the node that made a token can write its events: no tokens are kept.
+    is_bound: bool,
+}
+
+#[derive(Debug)]
+struct LatestState {
+    checkpoint: Checkpoint,
+    /// True once the checkpoint was taken.
+    is_taken: bool,
+}
+
+impl LatestCheckpoint {
+    /// A request that continues at a checkpoint, which is stored.
+    pub(crate) fn new(checkpoint: Checkpoint, is_bound: bool) -> Self {
+        Self { state: Mutex::new(LatestState { checkpoint, is_taken: true }), is_bound }
+    }
+
+    /// Records how far the request is now.
+    pub(super) fn record(&self, mut checkpoint: Checkpoint) {
+        if self.is_bound {
+            checkpoint.resume.choices.clear();
+        }
+        *self.lock() = LatestState { checkpoint, is_taken: false };
+    }
+
+    /// How far it is.
+    pub(crate) fn get(&self) -> Checkpoint {
+        self.lock().checkpoint.clone()
+    }
+
+    /// How far it is as JSON, unless that was taken before.
+    pub(crate) fn take(&self) -> Option<Vec<u8>> {
+        let mut state = self.lock();
+        let is_new = !std::mem::replace(&mut state.is_taken, true);
+        is_new.then(|| serde_json::to_vec(&state.checkpoint).ok()).flatten()
+    }
+
+    /// Lets the next attempt begin from the start, with the same ids and seed.
+    pub(crate) fn restart(&self) {
+        let state = &mut *self.lock();
+        state.checkpoint.restart();
+        state.is_taken = false;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LatestState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -89,10 +150,10 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Before anything is made. The seed follows from the response, so that it is always the same.
-    pub(crate) fn first(response: &BackgroundTask) -> Self {
-        let resume = Resume::new(response.number(), response.created_at);
-        Self { resume, model: None, is_lost: false }
+    /// Before anything is made. `random` provides the ids and the seed of the response, and
+    /// `created_at` its time, in seconds since 1970.
+    pub(crate) fn first(random: u128, created_at: u64) -> Self {
+        Self { resume: Resume::new(random, created_at), model: None, is_lost: false }
     }
 
     pub(super) fn new(
@@ -109,9 +170,54 @@ impl Checkpoint {
         Self { resume, model, is_lost: !is_resumable }
     }
 
-    /// Leaves out the tokens, for a response whose events only the node of a token can write.
-    pub(crate) fn without_tokens(mut self) -> Self {
+    fn origin(&self) -> Origin {
+        let random = u128::from_str_radix(&self.resume.id, 16).unwrap_or_default();
+        Origin { random, now: self.resume.created }
+    }
+
+    /// Tokens that were made.
+    pub(crate) fn tokens(&self) -> usize {
+        self.resume.choices.iter().map(|choice| choice.tokens.len()).sum()
+    }
+
+    /// Leaves out what was made: whoever continues begins from the start.
+    fn restart(&mut self) {
         self.resume.choices.clear();
-        self
+        (self.model, self.is_lost) = (None, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reached(tokens: &[u32]) -> Checkpoint {
+        let mut resume = Resume::new(7, 9);
+        resume.choices.push(ResumedChoice { tokens: tokens.to_vec(), events: 3, bytes: 99 });
+        let model = ModelStatus { id: "m".into(), ..ModelStatus::default() };
+        Checkpoint::new(&resume, true, Some(&Arc::new(model)))
+    }
+
+    #[test]
+    fn a_checkpoint_is_taken_once_and_is_read_as_it_was_written() {
+        let latest = LatestCheckpoint::new(Checkpoint::first(7, 9), false);
+        assert_eq!(latest.take(), None, "there is nothing to store yet");
+        latest.record(reached(&[1, 2]));
+        let taken = latest.take().unwrap();
+        assert_eq!(latest.take(), None);
+        let read: Checkpoint = serde_json::from_slice(&taken).unwrap();
+        assert_eq!((read.tokens(), &read), (2, &latest.get()));
+        assert_eq!(read.resume.choices[0].events, 0, "no client has any");
+    }
+
+    #[test]
+    fn one_that_restarts_keeps_its_ids_and_needs_no_model_file() {
+        let latest = Arc::new(LatestCheckpoint::new(reached(&[1, 2]), false));
+        let again = Again { latest: latest.clone(), previous: None };
+        assert!(again.model().is_some());
+        latest.restart();
+        assert_eq!((again.model(), latest.get()), (None, Checkpoint::first(7, 9)));
+        assert_eq!((again.origin().random, again.origin().now), (7, 9));
+        assert!(latest.take().is_some(), "the tokens must go from the store, too");
     }
 }

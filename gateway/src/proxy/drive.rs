@@ -16,11 +16,11 @@ use inference_protocol::resume::Resume;
 use inference_protocol::sse::payloads;
 use inference_protocol::time::unix_seconds;
 use inference_translation::StreamFormat;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::account::Record;
 use super::admit::Admitted;
-use super::deferral::Checkpoint;
+use super::deferral::{CHECKPOINT_INTERVAL, Checkpoint};
 use super::forward::Whole;
 use super::route::{self, Routed, Routing};
 use super::stored::keep;
@@ -63,6 +63,8 @@ pub(crate) struct Drive {
     record: Record,
     /// A response in the background, once it is complete, with the turns before it.
     conversation: Option<Vec<u8>>,
+    /// When it was last recorded how far the response is.
+    recorded: Instant,
 }
 
 /// The next output for the client.
@@ -121,6 +123,7 @@ impl Drive {
             charge: None,
             record,
             conversation: None,
+            recorded: Instant::now(),
         }
     }
 
@@ -154,12 +157,17 @@ impl Drive {
         self.admitted.context.id().as_str()
     }
 
-    /// What another gateway process needs to continue a response in the background.
-    pub(crate) fn checkpoint(&self) -> Checkpoint {
-        let lease = self.exchanges.first().map(|exchange| &exchange.lease);
-        let node = lease.filter(|lease| lease.terms().is_none());
-        let model = node.map(|lease| lease.model()).or(self.admitted.origin.as_ref());
-        Checkpoint::new(self.attempts.resume(), self.attempts.is_resumable(), model)
+    /// What another gateway process needs to continue the response.
+    fn checkpoint(&self) -> Checkpoint {
+        let attempts = &self.attempts;
+        Checkpoint::new(attempts.resume(), attempts.is_resumable(), attempts.origin())
+    }
+
+    /// Records how far the response is, if another attempt or another process may continue it.
+    pub(crate) fn record_checkpoint(&mut self) {
+        let Some(latest) = &self.admitted.latest else { return };
+        latest.record(self.checkpoint());
+        self.recorded = Instant::now();
     }
 
     /// Takes a response in the background that is complete, with the turns before it, as JSON.
@@ -190,6 +198,9 @@ impl Drive {
             }
             Ok(Next::End) => {}
             Err(error) => {
+                if self.admitted.latest.is_some() && error.is_temporary() {
+                    self.record.leave_to_next();
+                }
                 self.record.set_requested_model(&self.admitted.model, error);
                 self.record.record_failure(error);
             }
@@ -432,6 +443,9 @@ impl Drive {
         if let Some(exchange) = self.find(attempt) {
             exchange.record_progress(tokens, choices, idle);
         }
+        if self.recorded.elapsed() >= CHECKPOINT_INTERVAL {
+            self.record_checkpoint();
+        }
     }
 
     fn deliver_whole(&mut self, attempt: AttemptId) {
@@ -447,6 +461,12 @@ impl Drive {
 
 impl Drop for Drive {
     fn drop(&mut self) {
+        if !self.attempts.is_complete() {
+            self.record_checkpoint();
+            if self.admitted.latest.is_some() && self.gateway.stop.is_cancelled() {
+                self.record.leave_to_next();
+            }
+        }
         self.admitted.context.clone().enter(|| {
             self.measure();
             self.attempts.on_client_disconnect();
@@ -461,7 +481,7 @@ impl Drop for Drive {
 /// The resume state that the first node receives.
 fn first(admitted: &Admitted) -> Resume {
     let new = || Resume::new(random(), unix_seconds(SystemTime::now()));
-    let known = admitted.checkpoint.as_ref().map(|checkpoint| checkpoint.resume.clone());
+    let known = admitted.latest.as_ref().map(|latest| latest.get().resume);
     Resume {
         model: admitted.is_alias.then(|| admitted.model.clone()),
         tokens_max: admitted.tokens_max,

@@ -8,9 +8,11 @@
 //! of a node, as long as another node continues the response before the deadline.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use inference_protocol::fleet::ModelStatus;
 use inference_protocol::openai::ErrorBody;
 use inference_protocol::resume::{Resume, Usage, is_prefill_only};
 
@@ -146,6 +148,11 @@ impl Attempts {
     /// True if another node could continue everything that was delivered.
     pub fn is_resumable(&self) -> bool {
         self.progress.is_resumable()
+    }
+
+    /// The model file that has made what there is of the response; `None` if there is nothing yet.
+    pub fn origin(&self) -> Option<&Arc<ModelStatus>> {
+        self.retry.constraints().origin.as_ref()
     }
 
     /// True once nothing more can happen.
@@ -303,9 +310,9 @@ impl Attempts {
     }
 
     fn record_progress(&mut self) {
-        self.retry.record_progress();
         let (reported, seen) = (self.progress.usage(), self.progress.tokens());
         let Some(current) = &mut self.current else { return };
+        self.retry.record_progress(&current.target);
         current.target.has_answered = true;
         current.measured.reported = reported.or(current.measured.reported);
         current.measured.generated = seen;

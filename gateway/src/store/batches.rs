@@ -8,7 +8,7 @@ use super::files::FileRecord;
 use super::gateways::check_owner;
 use super::page::Page;
 use super::sql::{Fault, Row, Transaction, values};
-use super::{Store, StoreError, Upload};
+use super::{Store, StoreError, Upload, lines};
 
 /// State of a batch, as at OpenAI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -272,6 +272,7 @@ impl Store {
             let sql = "INSERT INTO results (batch, line, is_error, text) VALUES (?1, ?2, ?3, ?4) \
                        ON CONFLICT DO NOTHING";
             let added = transaction.execute(sql, values![&batch, line, is_error, &text])?;
+            lines::forget(transaction, &batch, Some(line))?;
             let failed = if is_error { added } else { 0 };
             let sql = "UPDATE batches SET completed = completed + ?1, failed = failed + ?2 \
                        WHERE id = ?3";
@@ -340,6 +341,7 @@ impl Store {
                 record.insert(&tenant, transaction)?;
             }
             transaction.execute("DELETE FROM results WHERE batch = ?1", values![&id])?;
+            lines::forget(transaction, &id, None)?;
             batch.save(transaction)?;
             Ok(batch)
         };

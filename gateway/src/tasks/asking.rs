@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::context::Gateway;
 use crate::proxy;
 use crate::proxy::admit::DEADLINE;
 use crate::proxy::authenticate::Known;
+use crate::proxy::deferral::{Again, LatestCheckpoint};
 use crate::server::guards::panics::confine;
 use crate::types::api::RequestedApi;
 use crate::types::random::random;
@@ -43,6 +45,8 @@ pub(super) struct Asking {
     /// The path of the API.
     pub(super) path: String,
     pub(super) headers: HeaderMap,
+    /// How far it is.
+    pub(super) latest: Arc<LatestCheckpoint>,
     /// When there must be a response.
     pub(super) expires: Instant,
     /// Most bytes of a response.
@@ -72,13 +76,14 @@ impl Asking {
         on_repeat: impl Fn(),
     ) -> Result<Asked, TooLarge> {
         let (mut pause, pause_max) = PAUSES;
-        let mut on_asked = Some(on_asked);
+        let (begun, mut on_asked) = (Instant::now(), Some(on_asked));
         let mut asked = || {
             if let Some(call) = on_asked.take() {
                 call();
             }
         };
         loop {
+            let known = self.known_tokens();
             let mut asking = pin!(self.ask(body.clone()));
             let response = match poll!(&mut asking) {
                 Poll::Ready(response) => response,
@@ -97,11 +102,25 @@ impl Asking {
                 return Ok(Asked { status: head.status, headers: head.headers, body: read });
             }
             on_repeat();
+            // The file that has made them may be gone.
+            if begun.elapsed() > ABSENT_MAX && known > 0 && self.known_tokens() == known {
+                self.latest.restart();
+            }
             // Half to all of it, so that those that failed together are not repeated together.
             let half = pause.max(asked_pause).min(pause_max) / 2;
             sleep(half + half.mul_f64(f64::from(random() as u16) / f64::from(u16::MAX))).await;
             pause = (pause * 2).min(pause_max);
         }
+    }
+
+    /// How many tokens there are of the response. An external endpoint's cannot be continued.
+    fn known_tokens(&self) -> usize {
+        let reached = self.latest.get();
+        if reached.is_lost {
+            self.latest.restart();
+            return 0;
+        }
+        reached.tokens()
     }
 
     async fn ask(&self, body: Bytes) -> Response<Body> {
@@ -118,7 +137,8 @@ impl Asking {
         headers.insert(DEADLINE, (left.as_millis() as u64).into());
         let client = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let context = RequestContext::open(client, request.headers());
-        let known = Known { caller: self.caller.clone(), is_counted: true };
+        let again = Again { latest: self.latest.clone(), previous: None };
+        let known = Known { caller: self.caller.clone(), again: Some(again) };
         let gateway = self.gateway.clone();
         let served = proxy::serve(gateway, context.clone(), self.api, request, Some(known));
         confine(context, served).await

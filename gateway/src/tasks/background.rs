@@ -17,6 +17,7 @@ use super::webhooks::messages;
 use crate::config::store::BackgroundLimits;
 use crate::context::Gateway;
 use crate::observability::metrics::BackgroundOutcome;
+use crate::proxy::deferral::Checkpoint;
 use crate::store::{BackgroundTask, Live, Store, StoreError};
 
 mod job;
@@ -136,7 +137,7 @@ impl One {
             true => {
                 let left = self.task.expires_at().saturating_sub(unix_seconds(SystemTime::now()));
                 let left = Duration::from_secs(left);
-                job::run(&self.gateway, &self.task, &self.live, input.request, left).await
+                job::run(self, input, left).await
             }
             false => response::run(self, input).await,
         };
@@ -147,6 +148,12 @@ impl One {
         self.gateway.metrics.record_task(outcome);
         let (task, tenant) = (&self.task.id, &self.task.tenant);
         tracing::info!(task, tenant, outcome = outcome.name(), "task ended");
+    }
+
+    /// Where to continue it.
+    fn checkpoint(&self, progress: Option<Vec<u8>>) -> Checkpoint {
+        let known = progress.and_then(|progress| serde_json::from_slice(&progress).ok());
+        known.unwrap_or_else(|| Checkpoint::first(self.task.number(), self.task.created_at))
     }
 
     /// Waits until an endpoint serves the model, or for so long that this must be an error. Tried

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use inference_protocol::time::unix_seconds;
 use tokio::task::{self, JoinSet};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::config::store::{BatchLimits, StoreSettings};
 use crate::context::Gateway;
@@ -28,6 +28,9 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often to look for copies of contents that nobody reads any more.
 const COPIES_INTERVAL: Duration = Duration::from_secs(10 * 60);
+
+/// How long batches may take to store how far they are when the gateway stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What limits the lines of all batches.
 #[derive(Debug)]
@@ -81,7 +84,8 @@ pub(crate) async fn run(gateway: Gateway) {
             }
         }
     }
-    // Their lines are cut off; results that were recorded stay.
+    // They store how far they are, unless they wait for the store.
+    let _ = timeout(STOP_TIMEOUT, async { while running.join_next().await.is_some() {} }).await;
     running.shutdown().await;
 }
 
@@ -90,7 +94,8 @@ async fn one(gateway: Gateway, store: Store, limits: Arc<Limits>, batch: Batch) 
     let id = batch.id.clone();
     let ran = run::Run::new(gateway, store, limits, batch).run().await;
     match ran {
-        Ok(batch) => tracing::info!(
+        Ok(None) => {}
+        Ok(Some(batch)) => tracing::info!(
             batch = batch.id,
             tenant = batch.tenant,
             status = ?batch.status,

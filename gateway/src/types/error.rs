@@ -429,6 +429,15 @@ impl Error {
         }
     }
 
+    /// True if the same request may succeed later. A used-up monthly budget does not come back in
+    /// time.
+    pub(crate) fn is_temporary(&self) -> bool {
+        match self.status() {
+            429 => !matches!(self, Self::Quota(..)),
+            status => matches!(status, 408 | 500 | 502..=504),
+        }
+    }
+
     /// Suggested delay before a retry.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         let seconds = match self {

@@ -1,13 +1,17 @@
 //! Jobs: `/v1/jobs`, requests of any API that are made in the background.
 
+use std::path::Path;
+
 use fleet_tests::client::{Answer, Client};
 use fleet_tests::eventually;
+use fleet_tests::mock_node::{Asked, Streaming};
 use fleet_tests::process::{Folder, metric};
 use hyper::Method;
+use inference_protocol::resume::Usage;
 use serde_json::{Value, json};
 
 use super::Gateway;
-use super::batches::Kept;
+use super::batches::{Kept, count_in};
 
 const PATH: &str = "/v1/jobs";
 const CHAT: &str = "/v1/chat/completions";
@@ -112,6 +116,63 @@ async fn a_job_outlives_its_gateway() {
     kept.stop().await;
     let kept = Kept::start(folder.path(), "").await;
     assert_eq!(known(&kept.ada, &id).await, done);
+}
+
+/// Makes tokens until how far that is has been stored.
+pub(super) async fn makes_until_stored(asked: Asked, folder: &Path, sql: &str) -> Streaming {
+    let stream = asked.stream();
+    let mut token = 0;
+    eventually("progress to be stored", async || {
+        token += 1;
+        stream.note(&[token]).await;
+        (count_in(folder, sql) > 0).then_some(())
+    })
+    .await;
+    stream
+}
+
+/// Checks that tokens of [`makes_until_stored`] are known, and makes the rest.
+pub(super) async fn continues(asked: Asked, text: &str) {
+    let tokens = asked.resume.choices[0].tokens.clone();
+    assert_eq!(tokens, (1..=tokens.len() as u32).collect::<Vec<_>>());
+    let stream = asked.stream();
+    stream.note(&[99]).await;
+    let message = json!({"role": "assistant", "content": text});
+    let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
+    let usage = Usage { prompt: 9, completion: 20, cached: 0 };
+    let told = json!({"prompt_tokens": 9, "completion_tokens": 20});
+    let whole = json!({"id": "chatcmpl-1", "choices": [choice], "usage": told});
+    stream.close_marked(usage, &whole.to_string()).await;
+}
+
+#[tokio::test]
+async fn a_job_continues_from_its_last_tokens_and_its_usage_is_counted_once() {
+    let folder = Folder::new();
+    let kept = Kept::start(folder.path(), "").await;
+    let mut node = kept.gateway.node("a", 1).await;
+    let id = accepted(&kept.ada, CHAT, &chat("one")).await;
+    let sql = "SELECT count(*) FROM tasks WHERE progress IS NOT NULL";
+    let asked = node.asked().await;
+    let first = asked.resume.clone();
+    let stream = makes_until_stored(asked, folder.path(), sql).await;
+    kept.stop().await;
+    stream.is_given_up().await;
+
+    let kept = Kept::start(folder.path(), "").await;
+    let mut node = kept.gateway.node("b", 1).await;
+    let asked = node.asked().await;
+    let then = &asked.resume;
+    assert_eq!((&then.id, then.created, then.seed), (&first.id, first.created, first.seed));
+    continues(asked, "done").await;
+    let done = becomes(&kept.ada, &id, "completed").await;
+    assert_eq!(done["response"]["body"]["choices"][0]["message"]["content"], "done");
+    let metrics = kept.gateway.admin.get("/metrics").await.body;
+    let text = String::from_utf8(metrics.to_vec()).unwrap();
+    let counted =
+        |line: &&str| line.starts_with("gateway_tokens_total{") && line.contains("completion");
+    let counted: Vec<_> = text.lines().filter(counted).collect();
+    assert!(matches!(counted[..], [one] if one.ends_with(" 20")), "{counted:?}");
+    kept.gateway.is_idle().await;
 }
 
 #[tokio::test]

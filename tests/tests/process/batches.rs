@@ -21,6 +21,9 @@ const LINES: usize = 120;
 const GATEWAY_KILLS: usize = 3;
 const NODE_KILLS: usize = 1;
 
+/// Most tokens of a line.
+const TOKENS_MAX: usize = 64;
+
 /// A number of the environment, or the default.
 fn number(variable: &str, default: usize) -> usize {
     std::env::var(variable).map_or(default, |number| number.parse().unwrap())
@@ -64,25 +67,37 @@ async fn each_line_of_a_batch_is_answered_once_while_gateway_and_nodes_are_kille
     let gateway_kills = number("FLOTILLA_BATCH_KILLS", GATEWAY_KILLS);
     let node_kills = number("FLOTILLA_BATCH_NODE_KILLS", NODE_KILLS);
     let kills = gateway_kills * (node_kills + 1);
+    let mut generated = 0.0;
     for kill in 1..=kills {
         let part = count * kill / (kills + 1);
         eventually_within(Duration::from_secs(300), "a part of the batch", async || {
             (done(&fleet, &id).await >= part).then_some(())
         })
         .await;
-        fleet.kill_in_turn(kill, node_kills, &mut others).await;
+        generated += fleet.kill_in_turn(kill, node_kills, &mut others).await;
     }
-    check_output(&fleet, &id, &questions, count).await;
-    drop((first, others));
+    let needed = check_output(&fleet, &id, &questions, count).await;
+    for node in others.iter().chain([&first]) {
+        generated += node.generated_tokens().await;
+    }
+    let twice = generated / needed as f64 - 1.0;
+    println!(
+        "{count} lines, {kills} kills: {needed} tokens, {:.2} % generated twice",
+        100.0 * twice
+    );
+    // What had not been stored when a gateway was killed: at most the lines of all slots.
+    let lost_max = gateway_kills * 6 * TOKENS_MAX;
+    assert!(generated <= (needed + lost_max) as f64, "{generated} tokens for {needed}");
 }
 
 /// Checks that the batch has each line once, with the response that an undisturbed node gives.
+/// Returns how many tokens these have.
 pub(super) async fn check_output(
     fleet: &Fleet,
     id: &str,
     questions: &[(String, String)],
     count: usize,
-) {
+) -> usize {
     let ended = ended(&fleet.client, id).await;
     assert_eq!(ended["status"], "completed", "{ended}");
     assert_eq!(ended["request_counts"]["completed"], count, "{ended}");
@@ -101,6 +116,8 @@ pub(super) async fn check_output(
         questions.iter().any(|(asked, expected)| asked == *question && expected == *text)
     });
     assert!(right.count() * 10 >= texts.len() * 8, "{texts:?}");
+    let tokens = |line: &Value| line["response"]["body"]["usage"]["completion_tokens"].as_u64();
+    output.iter().map(|line| tokens(line).unwrap() as usize).sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]

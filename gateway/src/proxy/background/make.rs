@@ -9,15 +9,15 @@ use http_body_util::Full;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use inference_protocol::openai::{ErrorBody, ErrorDetail};
 use inference_protocol::sse;
+use inference_translation::ClientApi;
 use inference_translation::store::Stored;
-use inference_translation::{ClientApi, Origin};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::super::accept::Received;
 use super::super::account::Record;
 use super::super::admit::{Admission, DEADLINE};
-use super::super::authenticate::Authenticated;
-use super::super::deferral::{Again, Checkpoint};
+use super::super::authenticate::{Authenticated, Known};
+use super::super::deferral::{Again, CHECKPOINT_INTERVAL, LatestCheckpoint};
 use super::super::drive::{Drive, Next};
 use super::super::forward::Whole;
 use super::now;
@@ -30,9 +30,6 @@ use crate::types::request_body::RequestBody;
 use crate::types::request_context::RequestContext;
 use crate::types::response;
 
-/// How often the tokens of a response are stored. Those since the last time are made again if the
-/// gateway dies.
-const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an attempt waits for an endpoint, in seconds: one whose only node has failed it waits
 /// for another one until then.
 const PATIENCE_S_MAX: u64 = 10 * 60;
@@ -49,8 +46,8 @@ pub(crate) struct Making<'a> {
     pub request: Bytes,
     /// Where its events go.
     pub live: &'a Live,
-    /// What was made of it before.
-    pub checkpoint: Checkpoint,
+    /// What was made of it.
+    pub latest: Arc<LatestCheckpoint>,
     /// The response that it continues.
     pub previous: Option<Arc<Stored>>,
 }
@@ -84,14 +81,10 @@ pub(crate) struct Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = error.status();
-        let is_temporary = match status {
-            429 => !matches!(error, Error::Quota(..)),
-            status => matches!(status, 408 | 500 | 502..=504),
-        };
         Self {
             detail: response::error_detail(&error),
             status,
-            retry_after: is_temporary.then(|| error.retry_after().unwrap_or_default()),
+            retry_after: error.is_temporary().then(|| error.retry_after().unwrap_or_default()),
             is_of_endpoint: false,
         }
     }
@@ -126,31 +119,24 @@ impl Making<'_> {
     }
 
     /// Makes the response, or what is left of it.
-    pub(crate) async fn run(&mut self) -> Made {
-        if self.checkpoint.is_lost {
+    pub(crate) async fn run(&self) -> Made {
+        if self.latest.get().is_lost {
             return Made::Failed(Failure::lost());
         }
         let mut drive = match self.admit().await {
             Ok(drive) => drive,
             Err(error) => return Made::Failed(error.into()),
         };
-        let made = self.follow(&mut drive).await;
-        if !matches!(made, Made::Complete(_)) {
-            self.checkpoint = self.checkpoint_of(&drive);
-        }
-        match made {
-            Made::Interrupted => drive.record().leave_to_next(),
-            Made::Failed(mut failure) => {
-                failure.is_of_endpoint = drive.node().is_some();
-                return Made::Failed(failure);
+        match self.follow(&mut drive).await {
+            Made::Failed(failure) => {
+                Made::Failed(Failure { is_of_endpoint: drive.node().is_some(), ..failure })
             }
-            _ => {}
+            made => made,
         }
-        made
     }
 
     /// Admits the request again: keys, models and limits may have changed.
-    async fn admit(&mut self) -> Result<Drive, Error> {
+    async fn admit(&self) -> Result<Drive, Error> {
         let settings = self.gateway.settings.now();
         let caller = settings.keys.tenants().find(|known| *known.tenant == self.response.tenant);
         let caller = caller.cloned().ok_or(Error::KeyWrong)?;
@@ -192,10 +178,8 @@ impl Making<'_> {
     }
 
     fn authenticated(&self, received: Received, caller: Caller) -> Authenticated {
-        let origin = Origin { random: self.response.number(), now: self.response.created_at };
-        let (checkpoint, previous) = (self.checkpoint.clone(), self.previous.clone());
-        let again = Some(Again { origin, checkpoint, previous });
-        Authenticated { is_counted: true, again, ..Authenticated::new(received, caller) }
+        let (latest, previous) = (self.latest.clone(), self.previous.clone());
+        Authenticated::new(received, Known { caller, again: Some(Again { latest, previous }) })
     }
 
     /// Passes its events on, and stores how far it is.
@@ -211,7 +195,8 @@ impl Making<'_> {
             let next = tokio::select! {
                 next = drive.next() => next,
                 _ = ticks.tick(), if saving.is_none() => {
-                    saving = Some(Box::pin(self.save(self.checkpoint_of(drive))));
+                    drive.record_checkpoint();
+                    saving = Some(Box::pin(self.save()));
                     continue;
                 }
                 () = saved(&mut saving) => {
@@ -220,7 +205,8 @@ impl Making<'_> {
                 }
                 () = self.live.canceled() => return Made::Canceled,
                 () = self.gateway.stop.cancelled() => {
-                    self.save(self.checkpoint_of(drive)).await;
+                    drive.record_checkpoint();
+                    self.save().await;
                     return Made::Interrupted;
                 }
             };
@@ -254,14 +240,9 @@ impl Making<'_> {
         Made::Complete(conversation)
     }
 
-    fn checkpoint_of(&self, drive: &Drive) -> Checkpoint {
-        let checkpoint = drive.checkpoint();
-        if self.response.is_bound { checkpoint.without_tokens() } else { checkpoint }
-    }
-
     /// Stores what another process needs. If that fails, more is made again.
-    async fn save(&self, checkpoint: Checkpoint) {
-        let Ok(progress) = serde_json::to_vec(&checkpoint) else { return };
+    async fn save(&self) {
+        let Some(progress) = self.latest.take() else { return };
         // Readers at this gateway need no events from the store.
         let events = self.store.is_shared().then(|| self.live.unsaved());
         let saved = self.store.record_progress(&self.response.id, progress, events.clone());

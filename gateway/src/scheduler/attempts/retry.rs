@@ -58,14 +58,10 @@ impl RetryState {
         &self.constraints
     }
 
-    /// Route constraints of an attempt that replaces `target`. Once a response has begun, only
-    /// nodes with the same model file may continue it.
+    /// Route constraints of an attempt that replaces `target`.
     pub(super) fn constraints_without(&self, target: &Target) -> RouteConstraints {
         let mut constraints = self.constraints.clone();
         constraints.tried.push(target.engine);
-        if target.has_answered {
-            constraints.origin = Some(target.model.clone());
-        }
         constraints
     }
 
@@ -74,9 +70,11 @@ impl RetryState {
         self.constraints = self.constraints_without(target);
     }
 
-    /// Records progress of the response. This resets the count of consecutive failures.
-    pub(super) fn record_progress(&mut self) {
+    /// Records progress of the response at `target`. This resets the count of consecutive failures.
+    /// From now on, only nodes with the same model file may continue it.
+    pub(super) fn record_progress(&mut self, target: &Target) {
         self.failed = 0;
+        self.constraints.origin.get_or_insert_with(|| target.model.clone());
     }
 
     /// Records a failed attempt. `is_resumable`: another node could continue everything that the
@@ -214,8 +212,9 @@ mod tests {
         let mut retry = state(2);
         assert_eq!(retry.record_failure(&target(1, false), true, Error::NodeLost), Ok(()));
         assert_eq!(retry.constraints().origin, None);
-        assert_eq!(retry.record_failure(&target(2, true), true, Error::NodeLost), Ok(()));
+        retry.record_progress(&target(2, true));
         assert!(retry.constraints().origin.is_some());
+        assert_eq!(retry.record_failure(&target(2, true), true, Error::NodeLost), Ok(()));
         let tried: Vec<u64> = retry.constraints().tried.iter().map(|a| a.endpoint).collect();
         assert_eq!(tried, [1, 2]);
         assert_eq!(retry.give_up(Error::NoNode), Error::NodeLost);
@@ -227,7 +226,7 @@ mod tests {
         for endpoint in 0..9 {
             let failed = retry.record_failure(&target(endpoint, true), true, Error::NodeLost);
             assert_eq!(failed, Ok(()));
-            retry.record_progress();
+            retry.record_progress(&target(endpoint, true));
         }
         let refused = |status| Error::NodeRefused(status);
         assert_eq!(retry.record_failure(&target(10, false), true, refused(500)), Ok(()));
@@ -250,7 +249,7 @@ mod tests {
     fn the_second_engine_that_dies_is_the_last() {
         let mut retry = state(9);
         assert_eq!(retry.record_failure(&target(1, true), true, Error::EngineLost), Ok(()));
-        retry.record_progress();
+        retry.record_progress(&target(9, true));
         let second = retry.record_failure(&target(2, true), true, Error::EngineLost);
         assert_eq!(second, Err(Error::Quarantined));
     }

@@ -273,3 +273,15 @@ fn a_usage_that_cannot_be_is_no_sample_of_what_requests_cost() {
         assert_eq!((end.cost_sample.is_some(), !end.has_misreported), (is_possible, is_possible));
     }
 }
+
+#[test]
+fn a_response_that_has_failed_can_still_be_continued_only_with_its_model_file() {
+    let mut attempts = attempts(None, ExternalPolicy::Never);
+    let id = stream_hides_usage(&mut attempts, slot(7, false));
+    assert_eq!(attempts.origin(), None);
+    say(&mut attempts, id, "{}", "1");
+    attempts.on_failure(id, Error::ResponseTooLarge(9).into(), NOW, &mut || true);
+    assert!(attempts.is_over());
+    assert_eq!(attempts.resume().choices[0].tokens, [1]);
+    assert_eq!(attempts.origin().map(|model| &*model.digest), Some("d"));
+}

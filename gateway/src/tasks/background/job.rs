@@ -1,16 +1,19 @@
 //! A job: a request of any API, made until it has a final response.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
+use super::One;
 use crate::context::Gateway;
 use crate::observability::metrics::BackgroundOutcome;
-use crate::store::{BackgroundTask, Live};
+use crate::proxy::deferral::{CHECKPOINT_INTERVAL, LatestCheckpoint};
+use crate::store::{BackgroundTask, Store, TaskInput};
 use crate::tasks::asking::{Asked, Asking, TooLarge};
 use crate::types::api::RequestedApi;
 use crate::types::error::Error;
@@ -23,36 +26,72 @@ struct JobResult<'a> {
     body: &'a RawValue,
 }
 
-/// Does a job. `None` if the gateway stops.
+/// Does a job, or what is left of it. `None` if the gateway stops.
 pub(super) async fn run(
-    gateway: &Gateway,
-    task: &BackgroundTask,
-    live: &Live,
-    request: Vec<u8>,
+    one: &One,
+    input: TaskInput,
     left: Duration,
 ) -> Option<(BackgroundOutcome, Vec<u8>)> {
-    let Some(asking) = asking(gateway, task, left) else {
+    let One { gateway, store, task, live, .. } = one;
+    let TaskInput { request, progress, .. } = input;
+    let latest = Arc::new(LatestCheckpoint::new(one.checkpoint(progress), false));
+    let Some(asking) = asking(gateway, task, latest.clone(), left) else {
         return Some(failed(&Error::KeyWrong));
     };
     // It waits or runs from here on, as readers at other gateways learn.
-    if let Some(store) = gateway.store.as_ref().filter(|store| store.is_shared()) {
+    if store.is_shared() {
         let _ = store.record_begin(&task.id).await;
     }
     let begin = || live.begin();
-    let asked = asking.run(request.into(), begin, || gateway.metrics.record_task_retry());
-    let asked = tokio::select! {
-        asked = asked => asked,
-        () = live.canceled() => return Some((BackgroundOutcome::Canceled, b"null".to_vec())),
-        () = gateway.stop.cancelled() => return None,
+    let end = {
+        let asked = asking.run(request.into(), begin, || gateway.metrics.record_task_retry());
+        tokio::select! {
+            asked = asked => End::Asked(asked),
+            () = live.canceled() => End::Canceled,
+            () = gateway.stop.cancelled() => End::Interrupted,
+            never = save_regularly(store, task, &latest) => never,
+        }
     };
-    Some(match asked {
-        Ok(Asked { status, body, .. }) => (outcome_of(status), result(status, &body)),
-        Err(TooLarge) => failed(&Error::ResponseTooLarge(asking.bytes_max)),
+    Some(match end {
+        End::Asked(Ok(Asked { status, body, .. })) => (outcome_of(status), result(status, &body)),
+        End::Asked(Err(TooLarge)) => failed(&Error::ResponseTooLarge(asking.bytes_max)),
+        End::Canceled => (BackgroundOutcome::Canceled, b"null".to_vec()),
+        End::Interrupted => {
+            save(store, task, &latest).await;
+            return None;
+        }
     })
 }
 
+/// Why a job is no longer being done.
+enum End {
+    Asked(Result<Asked, TooLarge>),
+    Canceled,
+    Interrupted,
+}
+
+/// Stores how far a job is until it is dropped.
+async fn save_regularly(store: &Store, task: &BackgroundTask, latest: &LatestCheckpoint) -> ! {
+    loop {
+        sleep(CHECKPOINT_INTERVAL).await;
+        save(store, task, latest).await;
+    }
+}
+
+/// Stores how far a job is. If that fails, more is made again.
+async fn save(store: &Store, task: &BackgroundTask, latest: &LatestCheckpoint) {
+    if let Some(progress) = latest.take() {
+        let _ = store.record_progress(&task.id, progress, None).await;
+    }
+}
+
 /// `None` if the key or the API is gone.
-fn asking(gateway: &Gateway, task: &BackgroundTask, left: Duration) -> Option<Asking> {
+fn asking(
+    gateway: &Gateway,
+    task: &BackgroundTask,
+    latest: Arc<LatestCheckpoint>,
+    left: Duration,
+) -> Option<Asking> {
     let settings = gateway.settings.now();
     let caller = settings.keys.tenants().find(|caller| *caller.tenant == task.tenant)?.clone();
     let headers = task.headers.iter().filter_map(|(name, value)| {
@@ -65,6 +104,7 @@ fn asking(gateway: &Gateway, task: &BackgroundTask, left: Duration) -> Option<As
         api: RequestedApi::at(&task.path)?,
         path: task.path.clone(),
         headers: HeaderMap::from_iter(headers),
+        latest,
         expires: Instant::now() + left,
         bytes_max: settings.config.limits.response_bytes_max,
     })

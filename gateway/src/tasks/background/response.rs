@@ -1,5 +1,6 @@
 //! A response of the Responses API.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use inference_protocol::openai::ErrorDetail;
@@ -9,7 +10,7 @@ use tokio::time::sleep;
 use super::One;
 use crate::observability::metrics::BackgroundOutcome;
 use crate::proxy::background::make::{Failure, Made, Making};
-use crate::proxy::deferral::Checkpoint;
+use crate::proxy::deferral::LatestCheckpoint;
 use crate::store::TaskInput;
 use crate::types::random::random;
 
@@ -38,14 +39,13 @@ pub(super) async fn run(one: &One, input: TaskInput) -> Option<(BackgroundOutcom
 /// Tries until it is complete, or no attempt would help.
 async fn make(one: &One, input: TaskInput, queued: &Stored) -> Made {
     let TaskInput { request, progress, .. } = input;
-    let known = progress.and_then(|progress| serde_json::from_slice(&progress).ok());
-    let mut making = Making {
+    let making = Making {
         gateway: &one.gateway,
         store: &one.store,
         response: &one.task,
         request: request.into(),
         live: &one.live,
-        checkpoint: known.unwrap_or_else(|| Checkpoint::first(&one.task)),
+        latest: Arc::new(LatestCheckpoint::new(one.checkpoint(progress), one.task.is_bound)),
         previous: queued.previous().map(Into::into),
     };
     let ((mut pause, pause_max), mut failures) = (PAUSES, 0);

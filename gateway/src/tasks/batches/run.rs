@@ -1,12 +1,12 @@
 //! One batch, from its input to its output.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use inference_protocol::time::unix_seconds;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::gate::{self, Starting};
 use super::input::{Input, InputError, Rules};
@@ -14,10 +14,12 @@ use super::line::{self, Outcome};
 use super::{Limits, end};
 use crate::access::keys::Caller;
 use crate::context::Gateway;
+use crate::proxy::deferral::{CHECKPOINT_INTERVAL, Checkpoint, LatestCheckpoint};
 use crate::store::{Batch, BatchStatus, Claim, LineError, Store, StoreError};
 use crate::tasks::asking::Asking;
 use crate::tasks::room::Permits;
 use crate::types::api::RequestedApi;
+use crate::types::random::random;
 
 /// Pause between attempts to store a result.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
@@ -38,10 +40,19 @@ enum Stopped {
     Done,
     Cancelled,
     Expired,
+    /// The gateway stops.
+    Interrupted,
 }
 
 /// A line with its number and what became of it.
 type Done = (u64, Outcome);
+
+/// Lines that run, and how far each is. Dropping it stops them.
+#[derive(Default)]
+struct Running {
+    lines: JoinSet<Done>,
+    latest: HashMap<u64, Arc<LatestCheckpoint>>,
+}
 
 impl Run {
     pub(super) fn new(gateway: Gateway, store: Store, limits: Arc<Limits>, batch: Batch) -> Self {
@@ -49,11 +60,11 @@ impl Run {
         Self { gateway, store, limits, batch, claim }
     }
 
-    /// Runs it to its end.
-    pub(super) async fn run(mut self) -> Result<Batch, StoreError> {
+    /// Runs it to its end. `None` if the gateway stops.
+    pub(super) async fn run(mut self) -> Result<Option<Batch>, StoreError> {
         let input = match self.check().await? {
             Ok(input) => Arc::new(input),
-            Err(errors) => return self.fail(errors).await,
+            Err(errors) => return self.fail(errors).await.map(Some),
         };
         let total = input.len() as u64;
         self.update(move |batch, now| {
@@ -68,6 +79,7 @@ impl Run {
             Stopped::Done => BatchStatus::Completed,
             Stopped::Cancelled => BatchStatus::Cancelled,
             Stopped::Expired => BatchStatus::Expired,
+            Stopped::Interrupted => return Ok(None),
         };
         if stopped == Stopped::Expired {
             self.expire_rest(&input).await?;
@@ -79,7 +91,7 @@ impl Run {
             }
         })
         .await?;
-        end::finish(&self.gateway, &self.store, &self.batch, status).await
+        end::finish(&self.gateway, &self.store, &self.batch, status).await.map(Some)
     }
 
     /// Changes the batch in the store.
@@ -142,14 +154,17 @@ impl Run {
     /// Runs the lines that are not done, until they are or the batch must end.
     async fn lines(&mut self, input: &Arc<Input>) -> Result<Stopped, StoreError> {
         let (done, bytes) = self.store.lines_done(&self.batch.id).await?;
+        let mut begun = self.store.unfinished_lines(&self.batch.id).await?;
         self.claim.force(bytes);
         let done: HashSet<u64> = done.into_iter().collect();
         let mut left = (0..input.len()).filter(|line| !done.contains(&(*line as u64)));
         let tenant = self.limits.room.of(&self.batch.tenant);
         let mut changes = self.store.changes();
         let (expires, since) = (self.expires(), Instant::now());
-        let (mut running, mut next) = (JoinSet::new(), left.next());
-        while next.is_some() || !running.is_empty() {
+        let (mut running, mut next) = (Running::default(), left.next());
+        let mut saves = interval(CHECKPOINT_INTERVAL);
+        saves.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while next.is_some() || !running.lines.is_empty() {
             if self.batch.status == BatchStatus::Cancelling {
                 return Ok(Stopped::Cancelled);
             }
@@ -159,11 +174,18 @@ impl Run {
             tokio::select! {
                 // First what has ended, so that few results wait.
                 biased;
-                Some(ended) = running.join_next() => {
+                Some(ended) = running.lines.join_next() => {
                     let (line, outcome) = ended.map_err(|_| StoreError::Unavailable)?;
+                    running.latest.remove(&line);
                     self.record(line, outcome).await?;
                 }
+                () = self.gateway.stop.cancelled() => {
+                    running.lines.shutdown().await;
+                    self.save(&running).await;
+                    return Ok(Stopped::Interrupted);
+                }
                 () = sleep_until(expires) => return Ok(Stopped::Expired),
+                _ = saves.tick() => self.save(&running).await,
                 _ = changes.changed() => {
                     self.batch = self.store.batch(&self.batch.tenant, &self.batch.id).await?;
                 }
@@ -174,7 +196,11 @@ impl Run {
                     (permits, gate.await)
                 }, if next.is_some() => {
                     if let Some(line) = next {
-                        self.start(&mut running, input, line, (permits, starting));
+                        let latest = latest(begun.remove(&(line as u64)));
+                        running.latest.insert(line as u64, latest.clone());
+                        let asking = self.asking(latest);
+                        let run = run_line(input.clone(), line, asking, (permits, starting));
+                        running.lines.spawn(run);
                     }
                     next = left.next();
                 }
@@ -191,28 +217,14 @@ impl Run {
         Instant::now() + Duration::from_secs(self.batch.times.expires_at.saturating_sub(now))
     }
 
-    fn start(
-        &self,
-        running: &mut JoinSet<Done>,
-        input: &Arc<Input>,
-        line: usize,
-        (permits, starting): (Permits, Starting),
-    ) {
-        let (input, asking) = (input.clone(), self.asking());
-        running.spawn(async move {
-            let _permits = permits;
-            let read = spawn_blocking(move || input.read(line)).await;
-            let outcome = match (read, asking) {
-                (Ok(Ok(read)), Some(asking)) => line::run(asking, read, starting).await,
-                (Ok(Ok(read)), None) => Outcome::without_response(
-                    &read.custom_id,
-                    "invalid_api_key",
-                    "the API key of the batch was revoked",
-                ),
-                _ => Outcome::without_response("", "line_unreadable", "the line cannot be read"),
-            };
-            (line as u64, outcome)
-        });
+    /// Stores how far the lines are. If that fails, more is made again.
+    async fn save(&self, running: &Running) {
+        let taken =
+            running.latest.iter().filter_map(|(line, latest)| Some((*line, latest.take()?)));
+        let lines: Vec<_> = taken.collect();
+        if !lines.is_empty() {
+            let _ = self.store.record_lines(&self.batch.id, lines).await;
+        }
     }
 
     /// `None` if the tenant's key is gone.
@@ -223,7 +235,7 @@ impl Run {
     }
 
     /// `None` if the tenant's key is gone.
-    fn asking(&self) -> Option<Asking> {
+    fn asking(&self, latest: Arc<LatestCheckpoint>) -> Option<Asking> {
         let settings = self.gateway.settings.now();
         Some(Asking {
             gateway: self.gateway.clone(),
@@ -231,6 +243,7 @@ impl Run {
             api: RequestedApi::at(&self.batch.endpoint)?,
             path: self.batch.endpoint.clone(),
             headers: line::headers(),
+            latest,
             expires: self.expires(),
             bytes_max: settings.config.limits.response_bytes_max,
         })
@@ -271,6 +284,33 @@ impl Run {
         }
         Ok(())
     }
+}
+
+/// Where a line begins, or continues.
+fn latest(progress: Option<Vec<u8>>) -> Arc<LatestCheckpoint> {
+    let known = progress.and_then(|progress| serde_json::from_slice(&progress).ok());
+    let first = || Checkpoint::first(random(), unix_seconds(SystemTime::now()));
+    Arc::new(LatestCheckpoint::new(known.unwrap_or_else(first), false))
+}
+
+async fn run_line(
+    input: Arc<Input>,
+    line: usize,
+    asking: Option<Asking>,
+    (permits, starting): (Permits, Starting),
+) -> Done {
+    let _permits = permits;
+    let read = spawn_blocking(move || input.read(line)).await;
+    let outcome = match (read, asking) {
+        (Ok(Ok(read)), Some(asking)) => line::run(asking, read, starting).await,
+        (Ok(Ok(read)), None) => Outcome::without_response(
+            &read.custom_id,
+            "invalid_api_key",
+            "the API key of the batch was revoked",
+        ),
+        _ => Outcome::without_response("", "line_unreadable", "the line cannot be read"),
+    };
+    (line as u64, outcome)
 }
 
 fn custom_id(text: &[u8]) -> String {
