@@ -7,3 +7,4 @@ pub mod join_command;
 pub mod key;
 pub mod nodes;
 pub mod top;
+pub mod work;

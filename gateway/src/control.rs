@@ -10,6 +10,7 @@ pub mod health;
 pub(crate) mod join;
 pub mod overview;
 pub(crate) mod page;
+pub mod work;
 
 /// Refuses methods other than `allowed`, a list separated by `, `.
 pub fn only<B>(request: &Request<B>, allowed: &'static str) -> Result<(), Error> {

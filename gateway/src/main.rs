@@ -26,7 +26,7 @@ use flotilla_listeners::systemd::notify_stopping;
 use flotilla_manual::{ManArgs, exit};
 use options::{
     Cli, Command, ConfigArgs, ConfigCommand, EXAMPLES, GatewayArgs, HealthArgs, InitArgs, JoinArgs,
-    KeyCommand, KeysFileArgs, NodeArgs,
+    KeyCommand, KeysFileArgs, NodeArgs, WorkArgs, WorkCommand,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -359,8 +359,37 @@ fn run_remote(command: Command) -> Result<(), CommandError> {
             runtime.block_on(drained).map_err(CommandError::Unavailable)?;
             print_line(&format!("{}: drained", of.node))
         }
+        Command::Batches(of) => runtime.block_on(batches(of)),
+        Command::Jobs(of) => runtime.block_on(jobs(of)),
         // `main` handles all other commands.
         _ => Ok(()),
+    }
+}
+
+async fn batches(of: WorkArgs) -> Result<(), CommandError> {
+    let listing = of.listing();
+    if let Some(WorkCommand::Cancel { id, gateway }) = of.action {
+        let batch = remote(&gateway)?.cancel_batch(&id).await;
+        let batch = batch.map_err(CommandError::Unavailable)?;
+        return print_line(&format!("{}: {}", batch.id, batch.status));
+    }
+    let list = remote(&of.gateway)?.batches(&listing).await.map_err(CommandError::Unavailable)?;
+    match of.json {
+        true => print_line(&inference_protocol::openai::to_json(&list)),
+        false => print_line(&commands::work::batch_table(&list)),
+    }
+}
+
+async fn jobs(of: WorkArgs) -> Result<(), CommandError> {
+    let listing = of.listing();
+    if let Some(WorkCommand::Cancel { id, gateway }) = of.action {
+        let task = remote(&gateway)?.cancel_task(&id).await.map_err(CommandError::Unavailable)?;
+        return print_line(&format!("{}: {}", task.id, task.status));
+    }
+    let list = remote(&of.gateway)?.tasks(&listing).await.map_err(CommandError::Unavailable)?;
+    match of.json {
+        true => print_line(&inference_protocol::openai::to_json(&list)),
+        false => print_line(&commands::work::task_table(&list)),
     }
 }
 

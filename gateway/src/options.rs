@@ -18,6 +18,9 @@ use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::external::ExternalPolicy;
 use flotilla_gateway::types::secret::KeyDigest;
 use flotilla_manual::{CompletionsArgs, Example, ManArgs};
+pub use work::{WorkArgs, WorkCommand};
+
+mod work;
 
 /// Shown after the help of each command, and in its man page.
 pub const EXAMPLES: &[Example] = &[
@@ -50,6 +53,11 @@ pub const EXAMPLES: &[Example] = &[
     ("cordon", "flotilla-gateway cordon node-1 --config gateway.yaml"),
     ("drain", "flotilla-gateway drain node-1 --wait-s 60 --config gateway.yaml"),
     ("uncordon", "flotilla-gateway uncordon node-1 --config gateway.yaml"),
+    ("batches", "flotilla-gateway batches --config gateway.yaml"),
+    ("batches", "flotilla-gateway batches --tenant team-a --limit 20 --json"),
+    ("batches cancel", "flotilla-gateway batches cancel batch_1a2b --config gateway.yaml"),
+    ("jobs", "flotilla-gateway jobs --config gateway.yaml"),
+    ("jobs cancel", "flotilla-gateway jobs cancel resp_1a2b --config gateway.yaml"),
     ("health", "flotilla-gateway health --live --config gateway.yaml"),
     ("completions", "flotilla-gateway completions bash > /etc/bash_completion.d/flotilla-gateway"),
     ("completions", "flotilla-gateway completions zsh > ~/.zfunc/_flotilla-gateway"),
@@ -127,6 +135,11 @@ pub enum Command {
     },
     /// Send requests to a cordoned node again
     Uncordon(NodeArgs),
+    /// List the batches of all tenants: those that have not ended, and the latest that have
+    Batches(WorkArgs),
+    /// List the responses and jobs in the background of all tenants: those that have not ended, and
+    /// the latest that have
+    Jobs(WorkArgs),
     /// Check the health of a running gateway: exit code 0 if it can serve requests, otherwise 1
     Health(HealthArgs),
     /// Print a shell completion script

@@ -8,6 +8,7 @@ pub mod error;
 pub mod external;
 pub(crate) mod header;
 pub mod limits;
+pub(crate) mod query;
 pub(crate) mod random;
 pub(crate) mod request_body;
 pub mod request_context;

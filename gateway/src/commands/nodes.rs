@@ -51,7 +51,7 @@ impl AdminClient {
     /// # Errors
     /// The gateway does not respond, or refuses.
     pub async fn nodes(&self) -> Result<Vec<NodeView>, String> {
-        self.list(self.client.get(format!("{}{NODES_PATH}", self.base))).await
+        self.get(NODES_PATH).await.map(|list: NodeList| list.nodes)
     }
 
     /// The gateway and its fleet.
@@ -59,7 +59,7 @@ impl AdminClient {
     /// # Errors
     /// The gateway does not respond, or refuses.
     pub async fn overview(&self) -> Result<Overview, String> {
-        self.send(self.client.get(format!("{}{OVERVIEW_PATH}", self.base))).await
+        self.get(OVERVIEW_PATH).await
     }
 
     /// Applies an action to a node and returns all nodes.
@@ -75,8 +75,8 @@ impl AdminClient {
         if !is_plain_id(node.strip_prefix(PREFIX).unwrap_or(node)) {
             return Err(format!("invalid node name '{node}'"));
         }
-        let path = format!("{}{NODES_PATH}/{node}/{}", self.base, action.name());
-        self.list(self.client.post(path)).await
+        let path = format!("{NODES_PATH}/{node}/{}", action.name());
+        self.post(&path).await.map(|list: NodeList| list.nodes)
     }
 
     /// Drains a node and waits until this gateway has no requests on it.
@@ -102,8 +102,12 @@ impl AdminClient {
         }
     }
 
-    async fn list(&self, request: reqwest::RequestBuilder) -> Result<Vec<NodeView>, String> {
-        self.send(request).await.map(|list: NodeList| list.nodes)
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        self.send(self.client.get(format!("{}{path}", self.base))).await
+    }
+
+    pub(super) async fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        self.send(self.client.post(format!("{}{path}", self.base))).await
     }
 
     async fn send<T: DeserializeOwned>(

@@ -23,6 +23,7 @@ use crate::types::request_context::RequestContext;
 use crate::types::response::{self, Body};
 
 use crate::control::overview::{OVERVIEW_PATH, RECENT_PATH, history, overview};
+use crate::control::work::{self, WorkPath};
 
 /// Path of the node list; each node's actions are below it.
 pub(crate) const NODES_PATH: &str = "/admin/v1/nodes";
@@ -54,7 +55,10 @@ pub(crate) async fn serve(
             }
             Err(error) => Err(error),
         },
-        _ => answer(gateway, &request),
+        path => match WorkPath::at(path) {
+            Some(work) => stored_work(gateway, &request, work).await,
+            None => answer(gateway, &request),
+        },
     };
     answered.unwrap_or_else(|error| response::error(&error))
 }
@@ -62,6 +66,15 @@ pub(crate) async fn serve(
 fn check_chat<B>(gateway: &Gateway, request: &Request<B>) -> Result<(), Error> {
     authorize(gateway, request.headers())?;
     only(request, "POST")
+}
+
+async fn stored_work<B>(
+    gateway: &Gateway,
+    request: &Request<B>,
+    path: WorkPath<'_>,
+) -> Result<Response<Body>, Error> {
+    authorize(gateway, request.headers())?;
+    work::serve(gateway, request, path).await.map(private)
 }
 
 fn answer<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, Error> {

@@ -1,12 +1,12 @@
 //! Lists of records, as at OpenAI.
 
 use hyper::Response;
-use inference_protocol::openai::{ParseError, to_json};
-use percent_encoding::percent_decode_str;
+use inference_protocol::openai::to_json;
 use serde_json::{Value, json};
 
 use crate::store::Page;
 use crate::types::error::Error;
+pub(crate) use crate::types::query::{invalid, limit, parameter};
 use crate::types::response::{self, Body};
 
 /// A path of records.
@@ -34,23 +34,9 @@ impl<'a> RecordPath<'a> {
     }
 }
 
-/// The value of a parameter in a query string.
-pub(crate) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
-    let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    let (_, value) = pairs.into_iter().find(|(key, _)| *key == name)?;
-    Some(percent_decode_str(value).decode_utf8_lossy().into_owned())
-}
-
 /// Which records a query string asks for.
 pub(crate) fn page(query: Option<&str>, default: usize, max: usize) -> Result<Page, Error> {
-    let limit = match parameter(query, "limit") {
-        None => default,
-        Some(limit) => {
-            let limit = limit.parse().ok().filter(|limit| (1..=max).contains(limit));
-            let expected = || invalid("limit", &format!("expected a whole number, 1 to {max}"));
-            limit.ok_or_else(expected)?
-        }
-    };
+    let limit = limit(query, default, max)?;
     let is_ascending = match parameter(query, "order").as_deref() {
         None | Some("desc") => false,
         Some("asc") => true,
@@ -65,12 +51,6 @@ pub(crate) fn response(data: Vec<Value>, has_more: bool) -> Response<Body> {
     let (first, last) = (id(data.first()), id(data.last()));
     response::json(to_json(&json!({"object": "list", "data": data, "first_id": first,
         "last_id": last, "has_more": has_more})))
-}
-
-/// The error of a field with an invalid value.
-pub(crate) fn invalid(name: &str, why: &str) -> Error {
-    let message = format!("invalid value for '{name}': {why}");
-    Error::Invalid(ParseError { message, param: Some(name.into()) })
 }
 
 #[cfg(test)]

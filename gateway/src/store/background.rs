@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::deliveries::{self, Delivery};
 use super::files::usage_of;
 use super::gateways::check_owner;
+use super::listing::with_status;
 use super::live::{Live, Part};
 use super::page::Page;
 use super::sql::{Fault, Row, Transaction, values};
@@ -74,6 +75,19 @@ pub struct TaskInput {
     pub progress: Option<Vec<u8>>,
     /// Its result, before it has one: a response that waits, with the turns before it.
     pub result: Vec<u8>,
+}
+
+/// How a task has ended.
+#[derive(Debug, Clone)]
+pub(crate) struct TaskEnd {
+    /// Its status, as clients see it.
+    pub(crate) status: String,
+    /// Its result.
+    pub(crate) result: Vec<u8>,
+    /// The events that can be read.
+    pub(crate) events: Vec<u8>,
+    /// Messages about that.
+    pub(crate) messages: Vec<Delivery>,
 }
 
 impl BackgroundTask {
@@ -338,25 +352,25 @@ impl Store {
         self.change(cancel).await
     }
 
-    /// Ends a task: it has this result, `events` can be read, and messages about that are sent.
+    /// Ends a task.
     pub(crate) async fn finish_task(
         &self,
         task: &BackgroundTask,
-        result: Vec<u8>,
-        events: Vec<u8>,
-        messages: Vec<Delivery>,
+        end: TaskEnd,
     ) -> Result<(), StoreError> {
         let (id, tenant) = (task.id.clone(), task.tenant.clone());
+        let TaskEnd { status, result, events, messages } = end;
         let bytes = (result.len() + events.len()) as u64;
         let me = self.0.me.clone();
         let finish = move |transaction: &mut Transaction<'_>| {
-            let sql = "SELECT bytes FROM tasks WHERE id = ?1 AND is_active = 1";
+            let sql = "SELECT bytes, document FROM tasks WHERE id = ?1 AND is_active = 1";
             // It may have been deleted meanwhile.
             let Some(mut row) = transaction.first(sql, values![&id])? else { return Ok(None) };
             check_owner(transaction, "tasks", &id, &me)?;
+            let document = with_status(&row.take::<String>("document")?, &status)?;
             let sql = "UPDATE tasks SET is_active = 0, request = NULL, progress = NULL, \
-                       bytes = ?1, result = ?2, events = ?3 WHERE id = ?4";
-            transaction.execute(sql, values![bytes, &result, &events, &id])?;
+                       bytes = ?1, result = ?2, events = ?3, document = ?4 WHERE id = ?5";
+            transaction.execute(sql, values![bytes, &result, &events, &document, &id])?;
             transaction.execute("DELETE FROM task_events WHERE task = ?1", values![&id])?;
             deliveries::add(transaction, &messages)?;
             Ok(Some(row.take::<u64>("bytes")?))

@@ -33,6 +33,20 @@ pub enum BatchStatus {
 }
 
 impl BatchStatus {
+    /// As it is written at OpenAI.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Validating => "validating",
+            Self::Failed => "failed",
+            Self::InProgress => "in_progress",
+            Self::Finalizing => "finalizing",
+            Self::Completed => "completed",
+            Self::Expired => "expired",
+            Self::Cancelling => "cancelling",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
     /// True until it has ended.
     pub fn is_active(self) -> bool {
         match self {

@@ -173,6 +173,12 @@ impl LiveTasks {
         live
     }
 
+    /// True if a node works on the one with this id, as far as this process knows.
+    pub(super) fn has_begun(&self, id: &str) -> bool {
+        let live = self.lock().get(id).and_then(Weak::upgrade);
+        live.is_some_and(|live| live.has_begun())
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<Live>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

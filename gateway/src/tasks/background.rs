@@ -18,7 +18,7 @@ use crate::config::store::BackgroundLimits;
 use crate::context::Gateway;
 use crate::observability::metrics::BackgroundOutcome;
 use crate::proxy::deferral::Checkpoint;
-use crate::store::{BackgroundTask, Live, Store, StoreError};
+use crate::store::{BackgroundTask, Live, Store, StoreError, TaskEnd};
 
 mod job;
 mod response;
@@ -176,10 +176,10 @@ impl One {
     async fn finish(&self, outcome: BackgroundOutcome, result: Vec<u8>) -> bool {
         let event = event(&self.task, outcome, &result);
         let messages = messages(&self.gateway, &self.task.tenant, &event, &self.task.id);
+        let status = event.rsplit_once('.').map_or("", |(_, status)| status).to_string();
+        let end = TaskEnd { status, result, events: self.live.events(), messages };
         loop {
-            let (result, events) = (result.clone(), self.live.events());
-            let finished = self.store.finish_task(&self.task, result, events, messages.clone());
-            match finished.await {
+            match self.store.finish_task(&self.task, end.clone()).await {
                 Ok(()) => {
                     self.live.end();
                     return true;

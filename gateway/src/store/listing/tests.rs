@@ -1,0 +1,157 @@
+use super::super::sql::values;
+use super::super::{BackgroundTask, Batch, Place, StorageLimits, TaskEnd};
+use super::*;
+
+const SECRET: &str = "a secret of the client";
+
+async fn with_store(test: impl AsyncFnOnce(&Store)) {
+    let folder = tempfile::tempdir().unwrap();
+    let place = Place { folder: folder.path().into(), bucket: None, postgres: None };
+    let limits = StorageLimits { bytes_max: 1 << 30, tenant_bytes_max: 1 << 30 };
+    let store = Store::new(place, "me", limits);
+    test(&store).await;
+    store.close().await;
+}
+
+fn notes() -> Option<Map<String, Value>> {
+    Some(Map::from_iter([("note".into(), SECRET.into())]))
+}
+
+async fn add_batch(store: &Store, id: &str, tenant: &str) {
+    let batch = Batch {
+        id: id.into(),
+        tenant: tenant.into(),
+        endpoint: "/v1/embeddings".into(),
+        input_file_id: "file-1".into(),
+        completion_window: "24h".into(),
+        status: BatchStatus::Validating,
+        errors: Vec::new(),
+        output_file_id: None,
+        error_file_id: None,
+        output_age_s: 1,
+        times: Times { created_at: 7, expires_at: 8, ..Times::default() },
+        total: 0,
+        completed: 0,
+        failed: 0,
+        metadata: notes(),
+    };
+    store.insert_batch(batch, 10).await.unwrap();
+}
+
+async fn end_batch(store: &Store, id: &str, tenant: &str) {
+    let batch = store.batch(tenant, id).await.unwrap();
+    let end = |batch: &mut Batch| {
+        batch.status = BatchStatus::Completed;
+        Vec::new()
+    };
+    store.update_batch(&batch, end).await.unwrap();
+}
+
+async fn add_task(store: &Store, id: &str) -> BackgroundTask {
+    let task = BackgroundTask {
+        id: id.into(),
+        tenant: "ada".into(),
+        created_at: 9,
+        is_active: true,
+        has_begun: false,
+        bytes: 0,
+        path: "/v1/responses".into(),
+        model: "m".into(),
+        metadata: notes(),
+        user: None,
+        headers: vec![("x-user".into(), SECRET.into())],
+        is_streamed: false,
+        is_bound: false,
+        is_canceled: false,
+    };
+    store.insert_task(task.clone(), SECRET.into(), SECRET.into(), 10).await.unwrap();
+    task
+}
+
+async fn batches(store: &Store, tenant: Option<&str>, limit: usize) -> (Vec<String>, bool) {
+    let filter = Filter { tenant: tenant.map(Into::into), limit };
+    let (batches, has_more) = store.list_batches(filter).await.unwrap();
+    (batches.into_iter().map(|batch| batch.id).collect(), has_more)
+}
+
+fn ids(ids: &[&str], has_more: bool) -> (Vec<String>, bool) {
+    (ids.iter().map(ToString::to_string).collect(), has_more)
+}
+
+#[tokio::test]
+async fn a_list_is_bounded_and_drops_what_has_ended_before_what_has_not() {
+    with_store(async |store| {
+        for id in ["a", "b", "c", "d"] {
+            add_batch(store, id, "ada").await;
+        }
+        end_batch(store, "b", "ada").await;
+        end_batch(store, "d", "ada").await;
+        assert_eq!(batches(store, None, 4).await, ids(&["d", "c", "b", "a"], false));
+        assert_eq!(batches(store, None, 3).await, ids(&["d", "c", "a"], true));
+        assert_eq!(batches(store, None, 2).await, ids(&["c", "a"], true));
+        assert_eq!(batches(store, None, 1).await, ids(&["c"], true));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_list_has_all_tenants_or_one() {
+    with_store(async |store| {
+        add_batch(store, "a", "ada").await;
+        add_batch(store, "b", "bob").await;
+        end_batch(store, "a", "ada").await;
+        assert_eq!(batches(store, None, 10).await, ids(&["b", "a"], false));
+        assert_eq!(batches(store, Some("ada"), 10).await, ids(&["a"], false));
+        assert_eq!(batches(store, Some("bob"), 10).await, ids(&["b"], false));
+        assert_eq!(batches(store, Some("eve' OR 1=1"), 10).await, ids(&[], false));
+        let found = store.any_batch("b").await.unwrap();
+        assert_eq!((found.tenant.as_str(), found.owner.as_deref()), ("bob", Some("me")));
+        assert_eq!(store.any_batch("c").await, Err(StoreError::Unknown));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_task_has_the_status_with_which_it_has_ended() {
+    with_store(async |store| {
+        let status = async |id| store.any_task(id).await.unwrap().status;
+        let task = add_task(store, "resp_1").await;
+        assert_eq!(status("resp_1").await, "queued");
+        let live = store.live(&task);
+        live.begin();
+        assert_eq!(status("resp_1").await, "in_progress");
+        drop(live);
+        store.record_begin("resp_1").await.unwrap();
+        assert_eq!(status("resp_1").await, "in_progress");
+        let (events, messages) = (Vec::new(), Vec::new());
+        let end = TaskEnd { status: "incomplete".into(), result: b"{}".into(), events, messages };
+        store.finish_task(&task, end).await.unwrap();
+        assert_eq!(status("resp_1").await, "incomplete");
+        let (known, _) = store.task("ada", "resp_1").await.unwrap();
+        assert_eq!(known, BackgroundTask { is_active: false, has_begun: true, bytes: 2, ..task });
+        // One that ended before the status was stored.
+        add_task(store, "job_1").await;
+        let end = |transaction: &mut Transaction<'_>| {
+            let sql = "UPDATE tasks SET is_active = 0 WHERE id = ?1";
+            Ok(transaction.execute(sql, values!["job_1"])?)
+        };
+        store.0.database.run(end).await.unwrap();
+        assert_eq!(status("job_1").await, "ended");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_list_has_nothing_of_prompts_results_headers_and_metadata() {
+    with_store(async |store| {
+        add_batch(store, "a", "ada").await;
+        add_task(store, "resp_1").await;
+        let filter = Filter { tenant: None, limit: 10 };
+        let (batches, _) = store.list_batches(filter.clone()).await.unwrap();
+        let (tasks, _) = store.list_tasks(filter).await.unwrap();
+        assert_eq!((batches.len(), tasks.len()), (1, 1));
+        let listed = format!("{batches:?}{tasks:?}");
+        assert!(!listed.contains(SECRET), "{listed}");
+    })
+    .await;
+}
