@@ -101,7 +101,8 @@ fn config_text(choices: &Choices) -> String {
 # Clients and nodes connect here. To serve other machines, set an address of this one, and tls.
 listen: '{public}'
 {tls}
-# The fleet page, metrics, and the commands 'nodes', 'top', 'cordon', 'drain' and 'uncordon'.
+# The fleet page, metrics, and the commands 'nodes', 'top', 'batches', 'jobs', 'cordon', 'drain'
+# and 'uncordon'.
 admin:
   listen: '{admin}'
   key_file: admin.key

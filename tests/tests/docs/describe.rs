@@ -3,6 +3,9 @@
 use flotilla_gateway::control::admin::NodeList;
 use flotilla_gateway::control::health::FleetHealth;
 use flotilla_gateway::control::overview::{History, OVERVIEW_PATH, Overview, RECENT_PATH};
+use flotilla_gateway::control::work::{
+    BATCHES_PATH, BatchList, BatchView, LIMIT_DEFAULT, LIMIT_MAX, TASKS_PATH, TaskList, TaskView,
+};
 use flotilla_gateway::types::api::Api;
 use inference_protocol::fleet::NodeStatus;
 use inference_protocol::openai::{self, Endpoint};
@@ -110,6 +113,7 @@ pub fn description() -> Value {
         |said, content| looks("gateway", said, content),
     );
     operators(&mut types, &mut paths);
+    work(&mut types, &mut paths);
     other_paths(&mut paths);
     let error = types.answer::<openai::ErrorBody>();
     json!({
@@ -377,5 +381,38 @@ fn operators(types: &mut Types, paths: &mut Map<String, Value>) {
         operation["parameters"] =
             json!([{"name": "node", "in": "path", "required": true, "schema": {"type": "string"}}]);
         paths.insert(format!("/admin/v1/nodes/{{node}}/{action}"), json!({"post": operation}));
+    }
+}
+
+/// Stored work of all tenants.
+fn work(types: &mut Types, paths: &mut Map<String, Value>) {
+    let limit = json!({"type": "integer", "minimum": 1, "maximum": LIMIT_MAX,
+        "default": LIMIT_DEFAULT});
+    let query = json!([
+        {"name": "limit", "in": "query", "schema": limit, "description": "Most entries."},
+        {"name": "tenant", "in": "query", "schema": {"type": "string"},
+            "description": "Only the work of this tenant."},
+    ]);
+    let id = json!([{"name": "id", "in": "path", "required": true, "schema": {"type": "string"}}]);
+    let batch = (as_json(types.answer::<BatchList>()), as_json(types.answer::<BatchView>()));
+    let task = (as_json(types.answer::<TaskList>()), as_json(types.answer::<TaskView>()));
+    for (path, (list, one), listed, canceled) in [
+        (BATCHES_PATH, batch, "Lists the batches of all tenants", "Cancels a batch of any tenant"),
+        (
+            TASKS_PATH,
+            task,
+            "Lists the responses and jobs in the background of all tenants",
+            "Cancels a response or job in the background of any tenant",
+        ),
+    ] {
+        let mut get = looks("operators", listed, list);
+        get["parameters"] = query.clone();
+        let mut post = looks("operators", canceled, one);
+        post["parameters"] = id.clone();
+        for operation in [&mut get, &mut post] {
+            operation["security"] = json!([{"operators": []}]);
+        }
+        paths.insert(path.into(), json!({"get": get}));
+        paths.insert(format!("{path}/{{id}}/cancel"), json!({"post": post}));
     }
 }

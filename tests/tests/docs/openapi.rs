@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use fleet_tests::process::{Agent, Fleet, run_command};
+use fleet_tests::batches::{begun, line};
+use fleet_tests::process::{Agent, Fleet, Folder, run_command};
 use fleet_tests::{chat, eventually, root};
 use flotilla_gateway::types::api::Api;
 use hyper::Method;
@@ -113,7 +114,7 @@ fn every_field_and_path_of_the_reference_is_described() {
     for cell in rows.map(|row| row.split('|').nth(1).unwrap()) {
         for name in cell.split('`').skip(1).step_by(2) {
             let name = name.trim_start_matches("POST ").trim_start_matches("GET ");
-            let name = name.replace("NAME", "{node}");
+            let name = name.replace("NAME", "{node}").replace("/ID/", "/{id}/");
             assert!(names.contains(&name), "docs/openapi.json does not know {name}");
             compared += 1;
         }
@@ -255,7 +256,9 @@ async fn compare(agent: &Agent, path: &str, kind: &str, request: &Value) {
 async fn the_gateway_serves_the_description_and_tells_operators_what_it_describes() {
     let outside = "external: [{name: gpu, url: 'http://127.0.0.1:9/v1', models: [large], \
                    concurrent_max: 2}]\n";
-    let fleet = Fleet::start(outside).await;
+    let folder = Folder::new();
+    let store = format!("store: {{dir: '{}'}}\n", folder.path().display());
+    let fleet = Fleet::start(&(outside.to_string() + &store)).await;
     let empty = fleet.client.get("/health").await;
     assert_eq!(empty.status, 503);
     let served = fleet.client.with_key(None).get("/openapi.json").await;
@@ -273,10 +276,17 @@ async fn the_gateway_serves_the_description_and_tells_operators_what_it_describe
     for list in ["nodes", "external", "queue", "tenants"] {
         assert_ne!(overview[list], json!([]), "{list} in {overview}");
     }
+    begun(&fleet.client, &line("id-1", "Hi")).await;
+    let job = json!({"url": "/v1/chat/completions", "body": chat("Hi")});
+    assert_eq!(fleet.client.post("/v1/jobs", job.to_string()).await.status, 202);
+    let batches = fleet.admin.get("/admin/v1/batches").await.json();
+    let tasks = fleet.admin.get("/admin/v1/tasks").await.json();
+    assert!(batches["batches"][0]["id"].is_string() && tasks["tasks"][0]["id"].is_string());
     let (full, node) = (fleet.health().await, agent.client.get("/health").await.json());
     let admin = [("NodeList", nodes), ("Overview", overview), ("History", history)];
+    let work = [("BatchList", batches), ("TaskList", tasks)];
     let health = [("FleetHealth", empty.json()), ("FleetHealth", full), ("NodeStatus", node)];
-    for (kind, told) in admin.into_iter().chain(health) {
+    for (kind, told) in admin.into_iter().chain(work).chain(health) {
         let validator = validator(kind);
         assert!(validator.is_valid(&told), "{kind}: {:?} in {told}", validator.validate(&told));
     }

@@ -36,6 +36,7 @@ mod stored_responses;
 mod traces;
 mod users;
 mod users_of_apis;
+mod work;
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,6 @@
 //! What an operator does from a shell while a fleet works: keys, nodes, SIGHUP.
 
+use fleet_tests::batches::{begun, ended, line};
 use fleet_tests::process::{Fleet, Folder, Ran, run};
 use fleet_tests::{chat, eventually, streamed};
 use rustix::process::Signal;
@@ -82,6 +83,38 @@ async fn a_node_with_nowhere_to_go_is_drained_when_its_answers_are_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn stored_work_is_listed_and_canceled() {
+    let folder = Folder::new();
+    let fleet = Fleet::start(&format!("store: {{dir: '{}'}}\n", folder.path().display())).await;
+    let batch = begun(&fleet.client, &line("id-1", "a secret question")).await;
+    let body = json!({"url": "/v1/chat/completions", "body": chat("a secret question")});
+    let job = fleet.client.post("/v1/jobs", body.to_string()).await.json();
+    let job = job["id"].as_str().unwrap();
+    let table = succeeds(operate(&fleet, &["batches"]));
+    let (head, row) = table.trim_end().split_once('\n').unwrap();
+    assert!(head.starts_with("ID ") && head.ends_with("GATEWAY"), "{table}");
+    assert!(row.starts_with(&batch) && row.contains(" test ") && row.ends_with("this"), "{table}");
+    let table = succeeds(operate(&fleet, &["jobs", "--tenant", "test", "--limit", "1"]));
+    assert!(table.lines().nth(1).unwrap().starts_with(job), "{table}");
+    assert!(table.contains("job ") && table.contains("flotilla-demo"), "{table}");
+    let others = succeeds(operate(&fleet, &["jobs", "--tenant", "a&b"]));
+    assert_eq!(others.lines().count(), 1, "only the head: {others}");
+    let list = succeeds(operate(&fleet, &["batches", "--json"]));
+    assert!(!list.contains("secret"), "{list}");
+    let list: Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(list["batches"][0]["id"], json!(batch));
+    let canceled = succeeds(operate(&fleet, &["jobs", "cancel", job]));
+    assert_eq!(canceled, format!("{job}: cancelled\n"));
+    let canceled = succeeds(operate(&fleet, &["batches", "cancel", &batch]));
+    assert!(canceled.starts_with(&format!("{batch}: cancel")), "{canceled}");
+    assert_eq!(ended(&fleet.client, &batch).await["status"], "cancelled");
+    fails(operate(&fleet, &["batches", "cancel", &batch]), 69, "has ended already");
+    fails(operate(&fleet, &["jobs", "cancel", "job_0"]), 69, "there is no 'job_0'");
+    fails(operate(&fleet, &["jobs", "cancel", "../nodes/a"]), 69, "invalid id");
+    fails(operate(&fleet, &["jobs", "--limit", "1001"]), 64, "1001");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn commands_say_what_is_wrong() {
     let fleet = Fleet::start("").await;
     let folder = Folder::new();
@@ -93,6 +126,7 @@ async fn commands_say_what_is_wrong() {
     };
     fails(ask(&url, wrong.to_str().unwrap()), 69, "the admin key is missing or wrong");
     fails(ask(&url, "/nonexistent"), 64, "/nonexistent");
+    fails(operate(&fleet, &["batches"]), 69, "this gateway has no store");
     let key = fleet.folder().path().join("admin.key");
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     fails(

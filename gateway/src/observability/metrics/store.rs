@@ -6,6 +6,9 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, Result};
 use super::Metrics;
 use crate::store::Batch;
 
+/// What becomes of lines of batches.
+const LINE_OUTCOMES: [&str; 2] = ["completed", "failed"];
+
 /// The families.
 #[derive(Debug)]
 pub(super) struct StoreFamilies {
@@ -74,6 +77,9 @@ impl StoreFamilies {
     pub(super) fn register(builder: &mut MetricsBuilder) -> Result<Self> {
         let families = Self::build(builder)?;
         families.is_available.set(1);
+        for outcome in LINE_OUTCOMES {
+            families.lines.with_label_values(&[outcome]);
+        }
         // Alerts need them before the first one.
         for outcome in BackgroundOutcome::ALL {
             families.responses.with_label_values(&[outcome.name()]);
@@ -171,7 +177,7 @@ impl Metrics {
 
     /// Counts a line that is done.
     pub(crate) fn record_batch_line(&self, is_error: bool) {
-        let outcome = if is_error { "failed" } else { "completed" };
+        let outcome = LINE_OUTCOMES[usize::from(is_error)];
         self.0.families.store.lines.with_label_values(&[outcome]).inc();
     }
 
