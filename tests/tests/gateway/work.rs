@@ -122,7 +122,7 @@ async fn operators_cancel_the_work_of_any_tenant() {
     let folder = Folder::new();
     let kept = Kept::start(folder.path(), "").await;
     let admin = &kept.gateway.admin;
-    let mut node = kept.gateway.node("a", 2).await;
+    let mut node = kept.gateway.node("a", 3).await;
     let (job, batch) = (job(&kept.bob).await, begun(&kept.ada, &line("id-1", "one")).await);
     let _held = (node.asked().await, node.asked().await);
     let canceled = admin.post(&format!("{TASKS}/{job}/cancel"), "").await;
