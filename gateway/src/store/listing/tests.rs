@@ -1,3 +1,5 @@
+//! Tests of lists of stored work.
+
 use super::super::sql::values;
 use super::super::{BackgroundTask, Batch, Place, StorageLimits, TaskEnd};
 use super::*;
