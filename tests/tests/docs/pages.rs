@@ -207,7 +207,9 @@ fn what_the_handbook_of_failures_says_is_done() {
 }
 
 /// Pages whose commands tests of another kind run, and these tests.
-const RUN_BY: [(&str, &str); 5] = [
+const RUN_BY: [(&str, &str); 7] = [
+    ("background.md", "tests/process/operate.rs"),
+    ("batches.md", "tests/process/operate.rs"),
     ("containers.md", "tests/packaging/vps.rs"),
     ("kubernetes.md", "chart/test_docs.py"),
     ("logs.md", "tests/process/logs.rs"),

@@ -2,7 +2,7 @@
 
 use fleet_tests::batches::{begun, ended, line};
 use fleet_tests::process::{Fleet, Folder, Ran, run};
-use fleet_tests::{chat, eventually, streamed};
+use fleet_tests::{chat, eventually, root, streamed};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -112,6 +112,31 @@ async fn stored_work_is_listed_and_canceled() {
     fails(operate(&fleet, &["jobs", "cancel", "job_0"]), 69, "there is no 'job_0'");
     fails(operate(&fleet, &["jobs", "cancel", "../nodes/a"]), 69, "invalid id");
     fails(operate(&fleet, &["jobs", "--limit", "1001"]), 64, "1001");
+}
+
+/// Runs the commands of a page about stored work, for the entry with this id.
+fn follow(fleet: &Fleet, page: &str, example: &str, id: &str) -> Vec<String> {
+    let page = std::fs::read_to_string(root().join("docs").join(page)).unwrap();
+    let commands = page.lines().filter_map(|line| line.strip_prefix("flotilla-gateway "));
+    let ran = commands.map(|command| {
+        let command = command.replace(example, id);
+        succeeds(operate(fleet, &command.split(' ').collect::<Vec<_>>()))
+    });
+    ran.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_about_stored_work_show_commands_that_work() {
+    let folder = Folder::new();
+    let fleet = Fleet::start(&format!("store: {{dir: '{}'}}\n", folder.path().display())).await;
+    let batch = begun(&fleet.client, &line("id-1", "Hi")).await;
+    let ran = follow(&fleet, "batches.md", "batch_1a2b", &batch);
+    assert!(ran.len() == 3 && ran[2].starts_with(&batch), "{ran:?}");
+    let asked = json!({"model": "flotilla-demo", "input": "Hi", "background": true});
+    let response = fleet.client.post("/v1/responses", asked.to_string()).await.json();
+    let id = response["id"].as_str().unwrap();
+    let ran = follow(&fleet, "background.md", "resp_1a2b", id);
+    assert_eq!(ran[1..], [format!("{id}: cancelled\n")], "{ran:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
