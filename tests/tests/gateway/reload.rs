@@ -229,8 +229,10 @@ async fn without_a_key_of_operators_nobody_moves_nodes() {
     changes.mark_unchanged();
     gateway.folder.write("gateway.yaml", text.replace(", key_file: admin.key", ""));
     changes.changed().await.unwrap();
-    let answer = gateway.admin.get("/admin/v1/nodes").await;
-    assert_eq!((answer.status, answer.error_code()), (403, "admin_disabled".into()));
+    for path in ["/admin/v1/nodes", "/admin/v1/batches", "/admin/v1/tasks"] {
+        let answer = gateway.admin.get(path).await;
+        assert_eq!((answer.status, answer.error_code()), (403, "admin_disabled".into()));
+    }
 }
 
 type Certificate = rcgen::CertifiedKey<rcgen::KeyPair>;
