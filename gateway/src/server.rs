@@ -7,6 +7,7 @@ use crate::config::ADMIN_CONNECTIONS_MAX;
 use crate::config::tls::Acceptor;
 use crate::context::settings::{LiveSettings, Settings, Socket};
 
+pub(crate) mod batch_body;
 pub(crate) mod batches;
 pub mod connection;
 pub(crate) mod file_limit;
@@ -16,6 +17,7 @@ pub mod guards;
 mod jobs;
 pub(crate) mod listener;
 mod lists;
+mod message_batches;
 pub(crate) mod models;
 pub(crate) mod plain_http;
 mod responses;

@@ -30,11 +30,12 @@ mod turns;
 
 pub use background::{BackgroundTask, TaskInput};
 pub(crate) use background::{FOLLOW_INTERVAL, TaskEnd};
-pub use batches::{Batch, BatchStatus, LineError, Times};
+pub use batches::{Batch, BatchApi, BatchStatus, LineError, Times};
 pub use bucket::{Bucket, BucketSettings};
 pub use contents::Upload;
 pub use deliveries::Delivery;
 pub use files::FileRecord;
+pub(crate) use files::{MESSAGES_OUTPUT_PURPOSE, MESSAGES_PURPOSE};
 pub(crate) use listing::{Filter, ListedBatch, ListedTask};
 pub use page::Page;
 pub use postgres::PostgresSettings;
@@ -62,6 +63,8 @@ pub enum StoreError {
     InUse,
     /// The batch has ended.
     Finished,
+    /// The batch has not ended.
+    NotEnded,
     /// Another gateway does this work now.
     NotOwner,
     /// The tenant has too many batches that have not ended.
@@ -79,6 +82,7 @@ impl StoreError {
             Self::Unknown => Error::UnknownRecord(id()),
             Self::InUse => Error::FileInUse(id()),
             Self::Finished => Error::BatchFinished(id()),
+            Self::NotEnded => Error::BatchNotEnded(id()),
             Self::TooMany(max) => Error::TooManyBatches(max),
             Self::Full => Error::StorageFull,
         }

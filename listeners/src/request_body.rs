@@ -84,21 +84,33 @@ where
 {
     announced_bytes(body, bytes_max)?;
     let mut read = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| why_broken(&error))?;
-        let data = frame.data_ref().map_or(&b""[..], |d| d);
+    while let Some(data) = next_part(body).await? {
         let bytes = read.len() + data.len();
         if bytes > bytes_max {
             return Err(BodyError::TooLarge(bytes_max).into());
         }
         reserve(bytes)?;
-        read.extend_from_slice(data);
+        read.extend_from_slice(&data);
     }
     let mut read = read.freeze();
     if read.starts_with(BOM) {
         bytes::Buf::advance(&mut read, BOM.len());
     }
     Ok(read)
+}
+
+/// Reads the next part of a body; `None` at its end.
+///
+/// # Errors
+/// The body ends early.
+pub async fn next_part<B>(body: &mut B) -> Result<Option<Bytes>, BodyError>
+where
+    B: Body<Data = Bytes, Error: Error + 'static> + Unpin,
+{
+    let Some(frame) = body.frame().await else { return Ok(None) };
+    let frame = frame.map_err(|error| why_broken(&error))?;
+    // Trailers mean nothing here.
+    Ok(Some(frame.into_data().unwrap_or_default()))
 }
 
 /// hyper reports chunks that it cannot parse as invalid data or input.

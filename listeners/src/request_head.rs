@@ -67,7 +67,7 @@ pub fn drop_trailing_slash<B>(request: &mut Request<B>) {
 }
 
 /// True if a body is encoded, as with gzip. Nothing here decodes one.
-pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
+pub fn is_encoded(headers: &HeaderMap) -> bool {
     let codings = headers.get_all(header::CONTENT_ENCODING).iter().map(HeaderValue::as_bytes);
     let mut codings = codings.flat_map(|value| value.split(|byte| *byte == b','));
     codings.any(|coding| {

@@ -18,6 +18,11 @@ impl Proxies {
         Self(networks)
     }
 
+    /// True if there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// True if the address is in a trusted network. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn trusts(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();

@@ -17,7 +17,7 @@ use crate::config::store::StoreSettings;
 use crate::context::Gateway;
 use crate::control::only;
 use crate::proxy::admit::read_body;
-use crate::store::{Batch, BatchStatus, Store, Times};
+use crate::store::{Batch, BatchApi, BatchStatus, Store, StoreError, Times};
 use crate::types::api::RequestedApi;
 use crate::types::error::Error;
 use crate::types::random::random;
@@ -68,18 +68,28 @@ pub(crate) async fn serve(
             create(gateway, store, limits, &caller, request).await?
         }
         RecordPath::All => return list(store, tenant, request.uri().query()).await,
-        RecordPath::One(id) => store.batch(tenant, id).await.map_err(|error| error.of(id))?,
+        RecordPath::One(id) => {
+            check(id)?;
+            store.batch(tenant, id).await.map_err(|error| error.of(id))?
+        }
         RecordPath::Below(id) => {
+            check(id)?;
             store.cancel_batch(tenant, id, now).await.map_err(|error| error.of(id))?
         }
     };
     Ok(response::json(to_json(&batch.view())))
 }
 
+/// Message batches are not seen here.
+fn check(id: &str) -> Result<(), Error> {
+    BatchApi::OpenAi.check(id).map_err(|error: StoreError| error.of(id))
+}
+
 async fn list(store: &Store, tenant: &str, query: Option<&str>) -> Result<Response<Body>, Error> {
     let page = lists::page(query, 20, 100)?;
     let after = page.after.clone().unwrap_or_default();
-    let listed = store.batches(tenant, page).await;
+    check(&after)?;
+    let listed = store.batches(tenant, BatchApi::OpenAi, page).await;
     let (batches, has_more) = listed.map_err(|error| error.of(&after))?;
     Ok(lists::response(batches.iter().map(Batch::view).collect(), has_more))
 }
@@ -141,7 +151,7 @@ fn read(asked: Create, limits: &StoreSettings, now: u64, random: u128) -> Result
     };
     let times = Times { created_at: now, expires_at: now + window_s, ..Times::default() };
     Ok(Batch {
-        id: format!("batch_{random:032x}"),
+        id: BatchApi::OpenAi.new_id(random),
         tenant: String::new(),
         endpoint: asked.endpoint,
         input_file_id: asked.input_file_id,

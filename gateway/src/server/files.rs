@@ -86,7 +86,7 @@ pub(crate) async fn serve(
         }
         RecordPath::Below(id) => {
             let file = store.file(tenant, id).await.map_err(found(id))?;
-            download(store, file).await
+            download(store, file, "application/octet-stream").await
         }
     }
 }
@@ -131,9 +131,8 @@ async fn upload(
         .map_err(io::Error::other);
     let frames = FormSource::new(frames.boxed(), unread.clone());
     let mut form = Reading { fields: Multipart::new(frames, boundary), unread, stalls };
-    // A client that stalls must not hold a file open.
-    let time = stalls + Duration::from_secs(limits.file_bytes_max / UPLOAD_BYTES_PER_SECOND);
-    let read = timeout(time, read_form(store, limits, tenant, &mut form));
+    let read =
+        timeout(upload_time_max(limits, stalls), read_form(store, limits, tenant, &mut form));
     let read = read.await.unwrap_or(Err(Error::SlowBody));
     if read.as_ref().is_err_and(|error| !matches!(error, Error::Malformed(_))) {
         form.discard().await;
@@ -160,6 +159,11 @@ async fn upload(
     let file = store.finish_upload(upload, tenant, record).await.map_err(|e| e.of("file"))?;
     tracing::info!(file = file.id, bytes = file.bytes, "file stored");
     Ok(response::json(to_json(&file.view())))
+}
+
+/// How long an upload may take: a client that stalls must not hold a file open.
+pub(super) fn upload_time_max(limits: &StoreSettings, stalls: Duration) -> Duration {
+    stalls + Duration::from_secs(limits.file_bytes_max / UPLOAD_BYTES_PER_SECOND)
 }
 
 /// A form that is being read.
@@ -239,7 +243,7 @@ pub(crate) fn expiry(seconds: Option<u64>, name: &str) -> Result<u64, Error> {
     seconds.filter(|seconds| EXPIRY_S.contains(seconds)).ok_or_else(expected)
 }
 
-fn too_large(limits: &StoreSettings) -> Error {
+pub(super) fn too_large(limits: &StoreSettings) -> Error {
     Error::TooLarge(usize::try_from(limits.file_bytes_max).unwrap_or(usize::MAX))
 }
 
@@ -275,7 +279,11 @@ fn broken(error: multer::Error) -> Error {
 }
 
 /// The content of a file, or a part of it as it is read.
-async fn download(store: &Store, record: FileRecord) -> Result<Response<Body>, Error> {
+pub(super) async fn download(
+    store: &Store,
+    record: FileRecord,
+    content_type: &'static str,
+) -> Result<Response<Body>, Error> {
     let opened = store.open(&record.id).await.map_err(|error| {
         tracing::error!(file = record.id, ?error, "content of a file cannot be read");
         Error::StoreUnavailable
@@ -293,7 +301,7 @@ async fn download(store: &Store, record: FileRecord) -> Result<Response<Body>, E
     let mut response = response::response(body);
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CONTENT_LENGTH, record.bytes.into());
     Ok(response)
 }

@@ -11,7 +11,7 @@ use inference_translation::store::Path;
 use inference_translation::{ClientApi, ollama};
 
 use super::models::{self, Listing};
-use super::{batches, files, jobs, responses};
+use super::{batches, files, jobs, message_batches, responses};
 use crate::config::tls::Authority;
 use crate::context::Gateway;
 use crate::control::health::status;
@@ -49,6 +49,9 @@ pub(crate) async fn serve(
         "/api/show" => models::show(&gateway, request).await,
         path if files::path(path).is_some() => files::serve(&gateway, request).await,
         path if batches::path(path).is_some() => batches::serve(&gateway, request).await,
+        path if message_batches::path(path).is_some() => {
+            message_batches::serve(&gateway, request).await
+        }
         path if jobs::path(path).is_some() => jobs::serve(&gateway, context.clone(), request).await,
         path if let Some(path) = Path::at(path) => responses::serve(&gateway, &request, path).await,
         _ => look(&gateway, &request),
@@ -73,7 +76,8 @@ fn look(gateway: &Gateway, request: &Request<Incoming>) -> Result<Response<Body>
 
 /// The API in whose format the client of a request reads errors.
 fn error_format<B>(api: Option<RequestedApi>, request: &Request<B>) -> RequestedApi {
-    let is_anthropic = request.headers().contains_key(anthropic::VERSION_HEADER);
+    let is_anthropic = request.headers().contains_key(anthropic::VERSION_HEADER)
+        || request.uri().path().starts_with("/v1/messages/");
     match api {
         Some(api) => api,
         None if request.uri().path().starts_with("/api/") => {

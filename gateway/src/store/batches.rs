@@ -10,6 +10,10 @@ use super::page::Page;
 use super::sql::{Fault, Row, Transaction, values};
 use super::{Store, StoreError, Upload, lines};
 
+mod messages;
+
+pub use messages::BatchApi;
+
 /// State of a batch, as at OpenAI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -163,6 +167,26 @@ impl Batch {
         serde_json::to_string(self).map_err(|_| StoreError::Unavailable)
     }
 
+    /// Adds it, unless its tenant has so many that have not ended.
+    fn insert(
+        &self,
+        active_max: usize,
+        owner: &str,
+        transaction: &mut Transaction<'_>,
+    ) -> Result<(), StoreError> {
+        let sql = "SELECT count(*) AS count FROM batches WHERE is_active = 1 AND tenant = ?1";
+        if transaction.count(sql, values![&self.tenant])? >= active_max as u64 {
+            return Err(StoreError::TooMany(active_max));
+        }
+        let Self { id, tenant, input_file_id, times, .. } = self;
+        let sql = "INSERT INTO batches (id, tenant, is_active, input_file, created_at, owner, \
+                   document) VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6)";
+        let (created_at, document) = (times.created_at, self.document()?);
+        let of_batch = values![id, tenant, input_file_id, created_at, owner, &document];
+        transaction.execute(sql, of_batch)?;
+        Ok(())
+    }
+
     fn save(&self, transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
         let sql = "UPDATE batches SET is_active = ?1, document = ?2 WHERE id = ?3";
         let (is_active, document) = (self.status.is_active(), self.document()?);
@@ -180,16 +204,7 @@ impl Store {
     ) -> Result<Batch, StoreError> {
         let me = self.0.me.clone();
         let insert = move |transaction: &mut Transaction<'_>| {
-            let sql = "SELECT count(*) AS count FROM batches WHERE is_active = 1 AND tenant = ?1";
-            if transaction.count(sql, values![&batch.tenant])? >= active_max as u64 {
-                return Err(StoreError::TooMany(active_max));
-            }
-            let Batch { id, tenant, input_file_id, times, .. } = &batch;
-            let sql = "INSERT INTO batches (id, tenant, is_active, input_file, created_at, owner, \
-                       document) VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6)";
-            let (created_at, document) = (times.created_at, batch.document()?);
-            let of_batch = values![id, tenant, input_file_id, created_at, &*me, &document];
-            transaction.execute(sql, of_batch)?;
+            batch.insert(active_max, &me, transaction)?;
             Ok(batch)
         };
         self.change(insert).await
@@ -201,22 +216,25 @@ impl Store {
         self.0.database.run(move |t| find(t, &tenant, &id)).await
     }
 
-    /// A tenant's batches, and whether there are more.
+    /// A tenant's batches of this API, and whether there are more.
     pub(crate) async fn batches(
         &self,
         tenant: &str,
+        api: BatchApi,
         page: Page,
     ) -> Result<(Vec<Batch>, bool), StoreError> {
         let tenant = tenant.to_string();
         let list = move |transaction: &mut Transaction<'_>| {
             let after = page.after("batches", &tenant, transaction)?;
-            let (sign, order) = page.direction();
+            let ((sign, order), prefix) = (page.direction(), api.id_prefix());
             let sql = format!(
                 "SELECT * FROM batches WHERE tenant = ?1 \
                  AND (CAST(?2 AS BIGINT) IS NULL OR number {sign} CAST(?2 AS BIGINT)) \
-                 ORDER BY number {order} LIMIT ?3"
+                 AND substr(id, 1, {length}) = ?4 ORDER BY number {order} LIMIT ?3",
+                length = prefix.len()
             );
-            let rows = transaction.query(&sql, values![&tenant, after, page.limit + 1])?;
+            let asked = values![&tenant, after, page.limit + 1, prefix];
+            let rows = transaction.query(&sql, asked)?;
             page.cut(rows.into_iter().map(Batch::read).collect::<Result<_, _>>()?)
         };
         self.0.database.run(list).await
@@ -311,17 +329,18 @@ impl Store {
         self.0.database.run(list).await
     }
 
-    /// Responses or errors of lines after `after`, in order: at most `limit`.
+    /// Responses or errors of lines after `after`, or both, in order: at most `limit`.
     pub(crate) async fn results(
         &self,
         batch: &str,
-        is_error: bool,
+        is_error: Option<bool>,
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
         let batch = batch.to_string();
         let list = move |transaction: &mut Transaction<'_>| {
-            let sql = "SELECT line, text FROM results WHERE batch = ?1 AND is_error = ?2 \
+            let sql = "SELECT line, text FROM results WHERE batch = ?1 \
+                       AND (CAST(?2 AS BIGINT) IS NULL OR is_error = CAST(?2 AS BIGINT)) \
                        AND (CAST(?3 AS BIGINT) IS NULL OR line > CAST(?3 AS BIGINT)) \
                        ORDER BY line LIMIT ?4";
             let rows = transaction.query(sql, values![&batch, is_error, after, limit])?;

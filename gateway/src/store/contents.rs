@@ -79,6 +79,16 @@ impl Upload {
         self.file.write_all(data).await.map_err(failed)
     }
 
+    /// Opens what was written so far, for reading.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub(crate) async fn reopen(&mut self) -> Result<std::fs::File, StoreError> {
+        self.file.flush().await.map_err(failed)?;
+        let path = self.part.as_ref().unwrap_or(&self.path);
+        Ok(File::open(path).await.map_err(failed)?.into_std().await)
+    }
+
     /// Flushes it to the disk under its final name. Without a record, a later start of a gateway
     /// deletes it.
     pub(super) async fn flush(&mut self) -> Result<(), StoreError> {

@@ -9,6 +9,10 @@ use super::page::Page;
 use super::sql::{Fault, Row, Transaction, values};
 use super::{Store, StoreError};
 
+/// Purposes of the files of message batches. Clients of `/v1/files` do not see them.
+pub(crate) const MESSAGES_PURPOSE: &str = "message_batch";
+pub(crate) const MESSAGES_OUTPUT_PURPOSE: &str = "message_batch_output";
+
 /// A file of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileRecord {
@@ -16,7 +20,7 @@ pub struct FileRecord {
     pub id: String,
     /// The name that the client gave it.
     pub name: String,
-    /// What it is for: `batch`, or `batch_output`.
+    /// What it is for: `batch`, `batch_output`, or one of those of message batches.
     pub purpose: String,
     /// Its size.
     pub bytes: u64,
@@ -75,13 +79,20 @@ impl Store {
         done.map(|()| record)
     }
 
-    /// A tenant's file.
+    /// A tenant's file, unless it is one of a message batch.
     pub(crate) async fn file(&self, tenant: &str, id: &str) -> Result<FileRecord, StoreError> {
+        let (tenant, id) = (tenant.to_string(), id.to_string());
+        self.0.database.run(move |t| find_visible(t, &tenant, &id)).await
+    }
+
+    /// A tenant's file, whatever it is for.
+    pub(crate) async fn any_file(&self, tenant: &str, id: &str) -> Result<FileRecord, StoreError> {
         let (tenant, id) = (tenant.to_string(), id.to_string());
         self.0.database.run(move |t| find(t, &tenant, &id)).await
     }
 
-    /// A tenant's files with this purpose, or any, and whether there are more.
+    /// A tenant's files with this purpose, or any, and whether there are more. Those of message
+    /// batches are left out.
     pub(crate) async fn files(
         &self,
         tenant: &str,
@@ -96,7 +107,7 @@ impl Store {
     pub(crate) async fn delete_file(&self, tenant: &str, id: &str) -> Result<(), StoreError> {
         let (owner, key) = (tenant.to_string(), id.to_string());
         let delete = move |transaction: &mut Transaction<'_>| {
-            let record = find(transaction, &owner, &key)?;
+            let record = find_visible(transaction, &owner, &key)?;
             if is_used(transaction, &key)? {
                 return Err(StoreError::InUse);
             }
@@ -117,13 +128,13 @@ impl Store {
         Ok(expired.len())
     }
 
-    async fn forget(&self, tenant: &str, record: &FileRecord) {
+    pub(super) async fn forget(&self, tenant: &str, record: &FileRecord) {
         self.remove(&record.id).await;
         self.0.quota.release(tenant, record.bytes);
     }
 }
 
-fn find(
+pub(super) fn find(
     transaction: &mut Transaction<'_>,
     tenant: &str,
     id: &str,
@@ -131,6 +142,16 @@ fn find(
     let sql = "SELECT * FROM files WHERE id = ?1 AND tenant = ?2";
     let found = transaction.first(sql, values![id, tenant])?.ok_or(StoreError::Unknown)?;
     Ok(FileRecord::read(found)?)
+}
+
+fn find_visible(
+    transaction: &mut Transaction<'_>,
+    tenant: &str,
+    id: &str,
+) -> Result<FileRecord, StoreError> {
+    let record = find(transaction, tenant, id)?;
+    let is_hidden = [MESSAGES_PURPOSE, MESSAGES_OUTPUT_PURPOSE].contains(&&*record.purpose);
+    if is_hidden { Err(StoreError::Unknown) } else { Ok(record) }
 }
 
 fn list(
@@ -144,9 +165,12 @@ fn list(
     let sql = format!(
         "SELECT * FROM files WHERE tenant = ?1 \
          AND (CAST(?2 AS BIGINT) IS NULL OR number {sign} CAST(?2 AS BIGINT)) \
-         AND (CAST(?3 AS TEXT) IS NULL OR purpose = ?3) ORDER BY number {order} LIMIT ?4"
+         AND (CAST(?3 AS TEXT) IS NULL OR purpose = ?3) AND purpose NOT IN (?5, ?6) \
+         ORDER BY number {order} LIMIT ?4"
     );
-    let rows = transaction.query(&sql, values![tenant, after, purpose, page.limit + 1])?;
+    let hidden = (MESSAGES_PURPOSE, MESSAGES_OUTPUT_PURPOSE);
+    let asked = values![tenant, after, purpose, page.limit + 1, hidden.0, hidden.1];
+    let rows = transaction.query(&sql, asked)?;
     page.cut(rows.into_iter().map(FileRecord::read).collect::<Result<_, _>>()?)
 }
 

@@ -21,6 +21,7 @@ mod end;
 mod gate;
 mod input;
 mod line;
+mod messages;
 mod run;
 
 /// How often to look for what has expired.

@@ -69,6 +69,8 @@ pub enum Error {
     FileInUse(String),
     /// The batch has ended already.
     BatchFinished(String),
+    /// The batch has not ended.
+    BatchNotEnded(String),
     /// The tenant has so many batches that have not ended.
     TooManyBatches(usize),
     /// The tenant has so many responses and jobs in the background that have not ended.
@@ -170,7 +172,7 @@ impl Error {
         match self {
             Self::UnknownPath | Self::UnknownModel(_) | Self::UnknownNode(_) => 404,
             Self::UnknownResponse(_) | Self::UnknownRecord(_) => 404,
-            Self::FileInUse(_) | Self::BatchFinished(_) => 409,
+            Self::FileInUse(_) | Self::BatchFinished(_) | Self::BatchNotEnded(_) => 409,
             Self::TooManyBatches(_) | Self::TooManyTasks(_) => 429,
             Self::StorageFull => 413,
             Self::StoreUnavailable => 503,
@@ -235,6 +237,7 @@ impl Error {
             Self::UnknownRecord(_) => "not_found",
             Self::FileInUse(_) => "file_in_use",
             Self::BatchFinished(_) => "batch_finished",
+            Self::BatchNotEnded(_) => "batch_not_ended",
             Self::TooManyBatches(_) => "too_many_batches",
             Self::TooManyTasks(_) => "too_many_tasks",
             Self::StorageFull => "storage_limit_exceeded",
@@ -315,6 +318,7 @@ impl Error {
             | Self::UnknownRecord(_)
             | Self::FileInUse(_)
             | Self::BatchFinished(_)
+            | Self::BatchNotEnded(_)
             | Self::TooManyBatches(_)
             | Self::TooManyTasks(_)
             | Self::StorageFull
@@ -367,6 +371,7 @@ impl Error {
             | Self::UnknownRecord(_)
             | Self::FileInUse(_)
             | Self::BatchFinished(_)
+            | Self::BatchNotEnded(_)
             | Self::TooManyBatches(_)
             | Self::TooManyTasks(_)
             | Self::StorageFull

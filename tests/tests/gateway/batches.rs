@@ -397,7 +397,7 @@ pub(super) fn count_in(folder: &Path, sql: &str) -> u64 {
 }
 
 /// Makes it too late for all batches.
-fn expire_all(folder: &Path) {
+pub(super) fn expire_all(folder: &Path) {
     if let Some(url) = database_of(folder) {
         let sql = "UPDATE batches SET document = \
                    regexp_replace(document, '\"expires_at\":[0-9]+', '\"expires_at\":1')";

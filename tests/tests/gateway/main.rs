@@ -21,6 +21,7 @@ mod limits;
 mod links;
 mod llama_server;
 mod lying;
+mod message_batches;
 mod messages;
 mod ollama;
 mod payment;

@@ -1,32 +1,50 @@
 //! The end of a batch: its results become files.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use inference_protocol::time::unix_seconds;
 
+use super::input::Input;
+use super::messages;
 use crate::context::Gateway;
 use crate::server::files::OUTPUT_PURPOSE;
-use crate::store::{Batch, BatchStatus, Delivery, FileRecord, Store, StoreError, Upload};
-use crate::tasks::webhooks::messages;
+use crate::store::{
+    Batch, BatchApi, BatchStatus, Delivery, FileRecord, MESSAGES_OUTPUT_PURPOSE, Store, StoreError,
+    Upload,
+};
+use crate::tasks::webhooks;
 
 /// Results read at a time.
-const PAGE: usize = 64;
+pub(super) const PAGE: usize = 64;
 
-/// Writes the output and the error file, and ends the batch with this status.
+/// Writes the output and the error file, and ends the batch with this status. A message batch has
+/// one file with all results.
 pub(super) async fn finish(
     gateway: &Gateway,
     store: &Store,
     batch: &Batch,
+    input: &Arc<Input>,
     status: BatchStatus,
 ) -> Result<Batch, StoreError> {
     let now = unix_seconds(SystemTime::now());
+    let (uploads, purpose) = match BatchApi::of(&batch.id) {
+        BatchApi::OpenAi => {
+            let (output, errors) = (write(store, batch, false), write(store, batch, true));
+            ([output.await?, errors.await?], OUTPUT_PURPOSE)
+        }
+        BatchApi::Anthropic => {
+            let results = messages::write(store, batch, input, status).await?;
+            ([Some(results), None], MESSAGES_OUTPUT_PURPOSE)
+        }
+    };
     let (mut files, mut ids) = (Vec::new(), [None, None]);
-    for (id, (is_error, name)) in ids.iter_mut().zip([(false, "output"), (true, "error")]) {
-        if let Some(upload) = write(store, batch, is_error).await? {
+    for ((id, upload), name) in ids.iter_mut().zip(uploads).zip(["output", "error"]) {
+        if let Some(upload) = upload {
             let record = FileRecord {
                 id: upload.id().into(),
                 name: format!("{}_{name}.jsonl", batch.id),
-                purpose: OUTPUT_PURPOSE.into(),
+                purpose: purpose.into(),
                 bytes: upload.bytes(),
                 created_at: now,
                 expires_at: now + batch.output_age_s,
@@ -59,14 +77,14 @@ pub(super) fn messages_of(gateway: &Gateway, batch: &Batch) -> Vec<Delivery> {
         BatchStatus::Cancelled => "batch.cancelled",
         _ => return Vec::new(),
     };
-    messages(gateway, &batch.tenant, event, &batch.id)
+    webhooks::messages(gateway, &batch.tenant, event, &batch.id)
 }
 
 /// The results as a file; `None` if there are none.
 async fn write(store: &Store, batch: &Batch, is_error: bool) -> Result<Option<Upload>, StoreError> {
     let (mut upload, mut after) = (None, None);
     loop {
-        let results = store.results(&batch.id, is_error, after, PAGE).await?;
+        let results = store.results(&batch.id, Some(is_error), after, PAGE).await?;
         let Some((last, _)) = results.last() else { return Ok(upload) };
         after = Some(*last);
         if upload.is_none() {

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
+use crate::server::batch_body::{MODELS_MAX, place_of, refused_field};
 use crate::store::LineError;
 
 /// Errors that a batch reports; more are left out.
@@ -47,9 +48,6 @@ pub(super) struct Input {
     models: Vec<String>,
 }
 
-/// Models that one batch may name.
-const MODELS_MAX: usize = 100;
-
 #[derive(Deserialize)]
 struct Written<'a> {
     custom_id: String,
@@ -57,17 +55,6 @@ struct Written<'a> {
     url: String,
     #[serde(borrow)]
     body: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-struct Streamed {
-    stream: Option<bool>,
-    background: Option<bool>,
-}
-
-#[derive(Deserialize)]
-struct Named {
-    model: String,
 }
 
 /// Why an input cannot be run.
@@ -176,17 +163,6 @@ impl Input {
     }
 }
 
-/// The place of a line's model in the list, where it is added if need be; `None` if that is full.
-fn place_of(body: &str, models: &mut Vec<String>) -> Option<usize> {
-    let named: Option<Named> = serde_json::from_str(body).ok();
-    let model = named.map(|Named { model }| model).unwrap_or_default();
-    let known = models.iter().position(|known| *known == model);
-    known.or_else(|| {
-        models.push(model);
-        (models.len() <= MODELS_MAX).then(|| models.len() - 1)
-    })
-}
-
 fn short_digest(text: &str) -> [u8; 16] {
     let digest = Sha256::digest(text.as_bytes());
     std::array::from_fn(|i| digest[i])
@@ -219,13 +195,9 @@ fn parse(text: &[u8], endpoint: &str) -> Result<Line, Mistake> {
     if !body.get().starts_with('{') {
         return Err(("invalid_body", "expected an object".into(), Some("body")));
     }
-    let streamed: Option<Streamed> = serde_json::from_str(body.get()).ok();
-    if streamed.as_ref().is_some_and(|body| body.stream == Some(true)) {
-        return Err(("invalid_body", "batches do not stream".into(), Some("body.stream")));
-    }
-    if streamed.is_some_and(|body| body.background == Some(true)) {
-        let why = "a batch is in the background already".into();
-        return Err(("invalid_body", why, Some("body.background")));
+    if let Some((field, why)) = refused_field(body.get()) {
+        let param = if field == "stream" { "body.stream" } else { "body.background" };
+        return Err(("invalid_body", why.into(), Some(param)));
     }
     Ok(Line { custom_id, body: body.get().into() })
 }

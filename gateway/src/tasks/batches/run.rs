@@ -15,7 +15,7 @@ use super::{Limits, end};
 use crate::access::keys::Caller;
 use crate::context::Gateway;
 use crate::proxy::deferral::{CHECKPOINT_INTERVAL, Checkpoint, LatestCheckpoint};
-use crate::store::{Batch, BatchStatus, Claim, LineError, Store, StoreError};
+use crate::store::{Batch, BatchApi, BatchStatus, Claim, LineError, Store, StoreError};
 use crate::tasks::asking::Asking;
 use crate::tasks::room::Permits;
 use crate::types::api::RequestedApi;
@@ -81,7 +81,8 @@ impl Run {
             Stopped::Expired => BatchStatus::Expired,
             Stopped::Interrupted => return Ok(None),
         };
-        if stopped == Stopped::Expired {
+        // The results of a message batch have what was not run without it.
+        if stopped == Stopped::Expired && BatchApi::of(&self.batch.id) == BatchApi::OpenAi {
             self.expire_rest(&input).await?;
         }
         self.update(move |batch, now| {
@@ -91,7 +92,7 @@ impl Run {
             }
         })
         .await?;
-        end::finish(&self.gateway, &self.store, &self.batch, status).await.map(Some)
+        end::finish(&self.gateway, &self.store, &self.batch, &input, status).await.map(Some)
     }
 
     /// Changes the batch in the store.
@@ -109,13 +110,24 @@ impl Run {
         Ok(())
     }
 
+    fn rules(&self) -> Rules {
+        let endpoint = self.batch.endpoint.clone();
+        let line_bytes_max = self.gateway.settings.now().config.limits.body_bytes_max;
+        match BatchApi::of(&self.batch.id) {
+            BatchApi::OpenAi => {
+                Rules { endpoint, lines_max: self.limits.lines_max, line_bytes_max }
+            }
+            // The gateway has written the input, by the limits of that time.
+            BatchApi::Anthropic => {
+                let lines_max = usize::try_from(self.batch.total).unwrap_or(usize::MAX);
+                Rules { endpoint, lines_max, line_bytes_max: isize::MAX as usize }
+            }
+        }
+    }
+
     /// Reads the input, or what is wrong with it.
     async fn check(&self) -> Result<Result<Input, Vec<LineError>>, StoreError> {
-        let rules = Rules {
-            endpoint: self.batch.endpoint.clone(),
-            lines_max: self.limits.lines_max,
-            line_bytes_max: self.gateway.settings.now().config.limits.body_bytes_max,
-        };
+        let rules = self.rules();
         let file = match self.store.open(&self.batch.input_file_id).await {
             Ok(file) => file,
             Err(StoreError::Unknown) => {

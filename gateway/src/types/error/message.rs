@@ -84,6 +84,10 @@ impl std::fmt::Display for Error {
                 write!(f, "'{id}' is the input of a batch that has not ended; cancel the batch first")
             }
             Self::BatchFinished(id) => write!(f, "'{id}' has ended already"),
+            Self::BatchNotEnded(id) => write!(
+                f,
+                "'{id}' has not ended; wait until its processing_status is 'ended', or cancel it"
+            ),
             Self::TooManyBatches(max) => write!(
                 f,
                 "this API key has {max} batches that have not ended, which is the limit; wait for one to \
