@@ -117,7 +117,7 @@ nodes:
 # Keeps usage, spend and cordons across restarts.
 state_file: state.json
 
-# Keeps files and batches (/v1/files, /v1/batches).
+# Keeps files and batches (/v1/files, /v1/batches, /v1/messages/batches).
 store:
   dir: store
 "

@@ -341,8 +341,9 @@ impl Store {
         let list = move |transaction: &mut Transaction<'_>| {
             let sql = "SELECT line, text FROM results WHERE batch = ?1 \
                        AND (CAST(?2 AS BIGINT) IS NULL OR is_error = CAST(?2 AS BIGINT)) \
-                       AND (CAST(?3 AS BIGINT) IS NULL OR line > CAST(?3 AS BIGINT)) \
-                       ORDER BY line LIMIT ?4";
+                       AND line > CAST(?3 AS BIGINT) ORDER BY line LIMIT ?4";
+            // A range, which an index finds.
+            let after = after.map_or(-1, |after| i64::try_from(after).unwrap_or(i64::MAX));
             let rows = transaction.query(sql, values![&batch, is_error, after, limit])?;
             let read = |mut row: Row| Ok((row.take("line")?, row.take("text")?));
             Ok(rows.into_iter().map(read).collect::<Result<_, Fault>>()?)

@@ -59,7 +59,7 @@ const CLIENTS: [Client; 19] = [
     client(
         "Anthropic for Python",
         ("anthropic", Python("anthropic")),
-        "messages, streaming, tools and their runner, structured output, errors, asyncio",
+        "messages, streaming, tools and their runner, structured output, message batches, errors, asyncio",
         "the_official_anthropic_package_works",
     ),
     client(

@@ -218,6 +218,40 @@ fn add_records(
     }
 }
 
+/// Adds message batches.
+fn add_message_batches(
+    paths: &mut Map<String, Value>,
+    asks: &impl Fn(&str, Value, Value) -> Value,
+    stored: &impl Fn(&str, &'static str) -> Value,
+    looks: &impl Fn(&str, Value) -> Value,
+) {
+    let about = "Anthropic's message batch.";
+    let request = json!({"type": "object", "required": ["custom_id", "params"], "properties": {
+        "custom_id": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
+        "params": reference("MessagesRequest")}});
+    let create = json!({"type": "object", "required": ["requests"],
+        "properties": {"requests": {"type": "array", "minItems": 1, "items": request}}});
+    let create = asks("Creates a message batch", create, content(Answer::Object(about)));
+    let list = "`data`, `has_more`, `first_id`, `last_id`.";
+    let mut list = looks("Lists message batches", content(Answer::Object(list)));
+    list["parameters"] = ["limit", "before_id", "after_id"]
+        .map(|name| json!({"name": name, "in": "query", "schema": {"type": "string"}}))
+        .into();
+    let one = json!({"get": stored("Shows a message batch", about),
+        "delete": stored("Deletes a message batch that has ended", "`id`, `type`.")});
+    let mut results = stored("The results of a message batch", "");
+    let line = "A line of JSON for each request: `custom_id` and `result`.";
+    results["responses"]["200"]["content"] = json!({"application/x-jsonl": object(line)});
+    for (path, item) in [
+        ("", json!({"get": list, "post": create})),
+        ("/{id}", one),
+        ("/{id}/cancel", json!({"post": stored("Cancels a message batch", about)})),
+        ("/{id}/results", json!({"get": results})),
+    ] {
+        paths.insert(format!("/v1/messages/batches{path}"), item);
+    }
+}
+
 /// Adds the operations. `asks` describes one with a body, and `looks` one without.
 pub fn add(
     paths: &mut Map<String, Value>,
@@ -252,4 +286,5 @@ pub fn add(
     let cancel = stored("Cancels a response in the background", "OpenAI's `Response`.");
     paths.insert("/v1/responses/{id}/cancel".into(), json!({"post": cancel}));
     add_records(paths, &asks, &stored, &looks);
+    add_message_batches(paths, &asks, &stored, &looks);
 }

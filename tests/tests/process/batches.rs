@@ -122,30 +122,49 @@ pub(super) async fn check_output(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_in_the_documentation_runs_a_batch_with_the_package_of_openai() {
-    let python = root().join("target/sdk/openai/bin/python");
+    let Some(said) = example_of("OpenAI", "openai").await else { return };
+    assert!(
+        said.contains("completed BatchRequestCounts(completed=3, failed=0, total=3)"),
+        "{said}"
+    );
+    is_answered(&said);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_in_the_documentation_runs_a_message_batch_with_the_package_of_anthropic() {
+    let Some(said) = example_of("Anthropic", "anthropic").await else { return };
+    let counts = "canceled=0, errored=0, expired=0, processing=0, succeeded=3";
+    assert!(said.contains(&format!("MessageBatchRequestCounts({counts})")), "{said}");
+    is_answered(&said);
+}
+
+fn is_answered(said: &str) {
+    assert!(said.contains("capital-0 The capital of France is Paris."), "{said}");
+    assert!(said.contains("capital-2 The capital of Kenya is Nairobi."), "{said}");
+}
+
+/// What the example of docs/batches.md prints that makes a client of this class. `None` if its
+/// package is not installed.
+async fn example_of(class: &str, package: &str) -> Option<String> {
+    let python = root().join(format!("target/sdk/{package}/bin/python"));
     if !python.exists() {
-        return eprintln!(
-            "skipped: there is no {}; 'make setup-test' installs it",
-            python.display()
-        );
+        eprintln!("skipped: there is no {}; 'make setup-test' installs it", python.display());
+        return None;
     }
     let page = std::fs::read_to_string(root().join("docs/batches.md")).unwrap();
-    let example = page.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
+    let examples = page.split("```python\n").skip(1).map(|part| part.split("```").next().unwrap());
+    let client = format!("{class}(max_retries=10)");
+    let example = examples.into_iter().find(|example| example.contains(&client)).unwrap();
     let folder = Folder::new();
     let fleet = Fleet::start(&format!("store: {{dir: '{}'}}\n", folder.path().display())).await;
     let _agent = fleet.join("a", &["--slots", "2"]).await;
     let mut command = Command::new(python);
     command.args(["-c", example]);
     command.env("OPENAI_BASE_URL", format!("{}/v1", fleet.url)).env("OPENAI_API_KEY", &fleet.key);
+    command.env("ANTHROPIC_BASE_URL", &fleet.url).env("ANTHROPIC_API_KEY", &fleet.key);
     let ran = tokio::task::block_in_place(|| run_command(command));
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let said = ran.stdout;
-    assert!(
-        said.contains("completed BatchRequestCounts(completed=3, failed=0, total=3)"),
-        "{said}"
-    );
-    assert!(said.contains("capital-0 The capital of France is Paris."), "{said}");
-    assert!(said.contains("capital-2 The capital of Kenya is Nairobi."), "{said}");
+    Some(ran.stdout)
 }
 
 /// A gateway whose store is on a disk of its own, in a namespace of its own. `None` where that is

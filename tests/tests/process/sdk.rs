@@ -96,6 +96,17 @@ async fn the_official_anthropic_package_works() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_official_anthropic_package_runs_message_batches() {
+    let (python, folder) = (root().join("target/sdk/anthropic/bin/python"), Folder::new());
+    needs(&python);
+    let store = format!("store: {{dir: '{}'}}\n", folder.path().display());
+    let fleet = Fleet::start(&store).await;
+    let _node = fleet.join("a", &["--slots", "2"]).await;
+    let key = fleet.key.clone();
+    works_with(&fleet, &key, &python, &root().join("tests/sdk/anthropic_batches.py"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_langchain_package_for_anthropic_works() {
     the_python_package_works("langchain-anthropic").await;
 }
