@@ -331,17 +331,14 @@ async fn refused_message_batches_leave_nothing() {
     let kept = Kept::start(folder.path(), limits).await;
     let mut streamed = requests(2);
     streamed[1]["params"]["stream"] = json!(true);
+    let twice = [requests(1), requests(1)].concat();
     for (body, status, said) in [
         (String::new(), 400, "the request body: EOF"),
         ("{}".into(), 400, "requests: it is missing"),
         (json!({"requests": []}).to_string(), 400, "requests: expected at least one"),
         (json!({"requests": streamed}).to_string(), 400, "requests.1.params.stream"),
         (json!({"requests": requests(4)}).to_string(), 400, "requests: there are more than 3"),
-        (
-            json!({"requests": [requests(1), requests(1)].concat()}).to_string(),
-            400,
-            "requests.1.custom_id: 'id-0'",
-        ),
+        (json!({"requests": twice}).to_string(), 400, "requests.1.custom_id: 'id-0'"),
         (
             json!({"requests": [request("a", &"x".repeat(3000))]}).to_string(),
             413,
