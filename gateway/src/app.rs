@@ -15,8 +15,8 @@ use crate::server::Service;
 use crate::server::listener::{self};
 use crate::tasks::reconcile::reconcile;
 use crate::tasks::{
-    acme, background, batches, deletions, external_endpoints, hourly_cost, probes, reload,
-    state_file, systemd, trace_export, webhooks,
+    acme, background, batches, deletions, external_endpoints, hourly_cost, maintenance, presence,
+    probes, reload, state_file, systemd, trace_export, webhooks,
 };
 
 /// How long tasks may take to end after all requests are done or cut off.
@@ -42,6 +42,8 @@ pub async fn run(
     gateway.tasks.spawn(reconcile(gateway.clone(), |c| &c.externals, external_endpoints::maintain));
     gateway.tasks.spawn(reconcile(gateway.clone(), |c| c.acme.as_slice(), acme::maintain));
     gateway.tasks.spawn(hourly_cost::run(gateway.clone()));
+    gateway.tasks.spawn(maintenance::run(gateway.clone()));
+    gateway.tasks.spawn(presence::run(gateway.clone()));
     gateway.tasks.spawn(probes::run(gateway.clone()));
     gateway.tasks.spawn(batches::run(gateway.clone()));
     gateway.tasks.spawn(background::run(gateway.clone()));

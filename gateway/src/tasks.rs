@@ -7,6 +7,8 @@ pub(crate) mod batches;
 pub(crate) mod deletions;
 pub(crate) mod external_endpoints;
 pub(crate) mod hourly_cost;
+pub(crate) mod maintenance;
+pub(crate) mod presence;
 pub(crate) mod probes;
 pub(crate) mod reconcile;
 pub mod reload;

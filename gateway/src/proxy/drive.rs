@@ -37,8 +37,10 @@ use crate::types::random::random;
 use crate::upstream::external::refusal::Refusal;
 
 mod exchange;
+mod waits;
 
 use exchange::{Event, Exchange};
+use waits::{acquired, late, next_of};
 
 /// The response to one request. Dropping it cancels its attempts, frees their slots, and completes
 /// the record.
@@ -488,30 +490,5 @@ fn first(admitted: &Admitted) -> Resume {
         service_tier: admitted.tells_tier.then(|| admitted.class.service_tier().into()),
         entries_before: admitted.entries_before,
         ..known.unwrap_or_else(new)
-    }
-}
-
-/// The next event of an exchange; without one, never.
-async fn next_of(exchange: Option<&mut Exchange>) -> Event {
-    match exchange {
-        Some(exchange) => exchange.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn acquired(acquiring: &mut Option<(Purpose, Routing)>) -> (Purpose, Result<Lease, Error>) {
-    match acquiring {
-        Some((purpose, routing)) => (*purpose, routing.await),
-        None => std::future::pending().await,
-    }
-}
-
-async fn late(hedge: &mut Option<(AttemptId, Pin<Box<Sleep>>)>) -> AttemptId {
-    match hedge {
-        Some((attempt, timer)) => {
-            timer.as_mut().await;
-            *attempt
-        }
-        None => std::future::pending().await,
     }
 }

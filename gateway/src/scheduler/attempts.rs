@@ -8,11 +8,9 @@
 //! of a node, as long as another node continues the response before the deadline.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use inference_protocol::fleet::ModelStatus;
 use inference_protocol::openai::ErrorBody;
 use inference_protocol::resume::{Resume, Usage, is_prefill_only};
 
@@ -148,11 +146,6 @@ impl Attempts {
     /// True if another node could continue everything that was delivered.
     pub fn is_resumable(&self) -> bool {
         self.progress.is_resumable()
-    }
-
-    /// The model file that has made what there is of the response; `None` if there is nothing yet.
-    pub fn origin(&self) -> Option<&Arc<ModelStatus>> {
-        self.retry.constraints().origin.as_ref()
     }
 
     /// True once nothing more can happen.

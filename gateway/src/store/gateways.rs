@@ -13,11 +13,6 @@ use super::{Store, StoreError};
 
 /// A gateway that was silent for longer is dead.
 const LEASE: Duration = Duration::from_secs(10);
-/// How often a gateway that shares its store says that it lives, and looks for work that others
-/// have created, canceled, or left.
-const SHARED_INTERVAL: Duration = Duration::from_secs(1);
-/// How often one that is alone looks for work whose task has failed.
-const INTERVAL: Duration = Duration::from_secs(10);
 
 /// When this gateway last said that it lives, and since when it has done so without a gap.
 #[derive(Debug, Default)]
@@ -49,9 +44,22 @@ impl Presence {
 }
 
 impl Store {
-    /// How often to look for work.
-    pub(crate) fn interval(&self) -> Duration {
-        if self.is_shared() { SHARED_INTERVAL } else { INTERVAL }
+    /// Says that this gateway lives, and learns whether work was created, canceled, or left. Few
+    /// statements, because it happens all the time and the database may be far away.
+    pub(crate) async fn attend(&self) -> Result<(), StoreError> {
+        let me = self.0.me.clone();
+        let buries = self.0.presence.may_bury(Instant::now());
+        let attend = move |transaction: &mut Transaction<'_>| {
+            say_alive(transaction, &me)?;
+            if buries && bury(transaction, &me, Some(LEASE))? > 0 {
+                announce(transaction)?;
+            }
+            Ok(transaction.count("SELECT number AS count FROM changes", &[])?)
+        };
+        let number = self.0.database.run(attend).await?;
+        self.0.presence.record(Instant::now());
+        self.0.notice(number);
+        Ok(())
     }
 
     /// Runs `work`, and tells all gateways that there is something new.
@@ -77,11 +85,10 @@ impl Store {
         columns: &'static str,
     ) -> Result<Vec<Row>, StoreError> {
         let (me, is_shared) = (self.0.me.clone(), self.is_shared());
-        let buries = !is_shared || self.0.presence.may_bury(Instant::now());
         let claim = move |transaction: &mut Transaction<'_>| {
             say_alive(transaction, &me)?;
-            if buries {
-                bury(transaction, &me, is_shared.then_some(LEASE))?;
+            if !is_shared {
+                bury(transaction, &me, None)?;
             }
             let sql = format!(
                 "UPDATE {table} SET owner = ?1 WHERE is_active = 1 \
@@ -129,20 +136,19 @@ fn say_alive(transaction: &mut Transaction<'_>, me: &str) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Forgets other gateways that were silent for this long; without a lease all of them, whatever the
-/// clock was when they were heard of.
+/// Forgets other gateways that were silent for this long, and returns how many; without a lease all
+/// of them, whatever the clock was when they were heard of.
 fn bury(
     transaction: &mut Transaction<'_>,
     me: &str,
     lease: Option<Duration>,
-) -> Result<(), StoreError> {
+) -> Result<u64, StoreError> {
     let before = match lease {
         Some(lease) => transaction.now()?.saturating_sub(lease.as_secs()),
         None => u64::MAX,
     };
     let sql = "DELETE FROM gateways WHERE id <> ?1 AND seen_at <= ?2";
-    transaction.execute(sql, values![me, before])?;
-    Ok(())
+    Ok(transaction.execute(sql, values![me, before])?)
 }
 
 /// Fails unless this gateway owns a row: another one may have thought it dead.

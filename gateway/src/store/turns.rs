@@ -114,7 +114,7 @@ impl Store {
             }
             Ok(freed)
         };
-        let freed = self.0.database.run(delete).await?;
+        let freed = self.change(delete).await?;
         self.0.quota.release(tenant, freed);
         Ok(())
     }

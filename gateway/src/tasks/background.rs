@@ -23,6 +23,8 @@ use crate::store::{BackgroundTask, Live, Store, StoreError, TaskEnd};
 mod job;
 mod response;
 
+/// How often to look for work whose task has failed.
+const INTERVAL: Duration = Duration::from_secs(10);
 /// How often to look for an endpoint.
 const ENDPOINT_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause between attempts to store an end.
@@ -37,7 +39,7 @@ pub(crate) async fn run(gateway: Gateway) {
     let mut running: JoinSet<()> = JoinSet::new();
     let mut known: HashMap<String, Known> = HashMap::new();
     let mut tasks: HashMap<task::Id, String> = HashMap::new();
-    let mut ticks = interval(store.interval());
+    let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut changes = store.changes();
     loop {

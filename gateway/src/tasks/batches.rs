@@ -6,15 +6,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use inference_protocol::time::unix_seconds;
 use tokio::task::{self, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::config::store::{BatchLimits, StoreSettings};
+use crate::config::store::BatchLimits;
 use crate::context::Gateway;
-use crate::store::{Batch, Store, StoreError};
+use crate::store::{Batch, Store};
 use crate::tasks::room::Room;
 
 mod end;
@@ -24,11 +23,8 @@ mod line;
 mod messages;
 mod run;
 
-/// How often to look for what has expired.
+/// How often to look for work whose task has failed.
 const INTERVAL: Duration = Duration::from_secs(10);
-
-/// How often to look for copies of contents that nobody reads any more.
-const COPIES_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
 /// How long batches may take to store how far they are when the gateway stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,21 +48,11 @@ pub(crate) async fn run(gateway: Gateway) {
     let limits = Arc::new(Limits { lines_max, room, starting: Arc::default() });
     let mut running: JoinSet<()> = JoinSet::new();
     let mut known: HashMap<task::Id, String> = HashMap::new();
-    let (mut rounds, mut ticks) = (interval(INTERVAL), interval(store.interval()));
-    let mut removals = interval(COPIES_INTERVAL);
-    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut changes = store.changes();
     loop {
         tokio::select! {
-            _ = rounds.tick() => {
-                maintain(&gateway, &store).await;
-                continue;
-            }
-            _ = removals.tick() => {
-                let _ = store.remove_copies().await;
-                continue;
-            }
             _ = ticks.tick() => {}
             _ = changes.changed() => {}
             Some(ended) = running.join_next_with_id() => {
@@ -105,33 +91,5 @@ async fn one(gateway: Gateway, store: Store, limits: Arc<Limits>, batch: Batch) 
             "batch ended"
         ),
         Err(error) => tracing::warn!(batch = id, ?error, "batch interrupted"),
-    }
-}
-
-/// Counts what is stored, and deletes what has expired.
-async fn maintain(gateway: &Gateway, store: &Store) {
-    let now = unix_seconds(SystemTime::now());
-    let settings = gateway.settings.now();
-    // The database logs what is wrong.
-    let _ = store.check(now).await;
-    let expired = async {
-        store.restore().await?;
-        if store.is_shared() {
-            store.count().await?;
-        }
-        let files = store.expire_files(now).await?;
-        let Some(StoreSettings { age_s_max, .. }) = settings.config.store else {
-            return Ok([files, 0, 0]);
-        };
-        let before = now.saturating_sub(age_s_max);
-        let sent_before = now.saturating_sub(settings.config.limits.stored.age_s_max);
-        store.expire_turns(sent_before).await?;
-        let (batches, responses) =
-            (store.expire_batches(before).await?, store.expire_tasks(before).await?);
-        Ok::<_, StoreError>([files, batches, responses])
-    };
-    let Ok([files, batches, responses]) = expired.await else { return };
-    if files + batches + responses > 0 {
-        tracing::info!(files, batches, responses, "expired records deleted");
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use inference_protocol::time::unix_seconds;
 use serde_json::json;
 use tokio::task::{self, JoinSet};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::config::webhooks::Webhook;
 use crate::context::Gateway;
@@ -17,6 +17,8 @@ use crate::types::random::random;
 
 /// How often to look for messages that are due.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// The same without receivers.
+const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 /// Messages that are being sent: to all receivers, and to one.
 const SENDING_MAX: usize = 64;
 const SENDING_TO_ONE_MAX: usize = 4;
@@ -46,6 +48,7 @@ pub(crate) async fn run(gateway: Gateway) {
     let mut receivers: HashMap<task::Id, String> = HashMap::new();
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looked: Option<Instant> = None;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
@@ -55,6 +58,12 @@ pub(crate) async fn run(gateway: Gateway) {
             }
             () = gateway.stop.cancelled() => break,
         }
+        // Without receivers, only messages to those of before may be there, which are dropped.
+        let has_receivers = !gateway.settings.now().config.webhooks.is_empty();
+        if !has_receivers && looked.is_some_and(|looked| looked.elapsed() < IDLE_INTERVAL) {
+            continue;
+        }
+        looked = Some(Instant::now());
         let Ok(claimed) = claim(&gateway, &store, &receivers).await else { continue };
         for (hook, delivery) in claimed {
             let (gateway, store, name) = (gateway.clone(), store.clone(), hook.name.clone());

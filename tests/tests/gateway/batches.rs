@@ -11,7 +11,6 @@ use fleet_tests::process::{Folder, metric};
 use serde_json::{Value, json};
 
 use super::Gateway;
-use super::jobs::{continues, makes_until_stored};
 
 /// Digests of `key-of-ada` and `key-of-bob`.
 pub(super) const ADA: &str = "5532e44183f47ed1fc146851b96d585c24da5bd5fe31a885cebc357261ed8f7f";
@@ -67,7 +66,7 @@ async fn echo(node: &mut MockNode) -> String {
     text
 }
 
-fn said(line: &Value) -> (&str, &str) {
+pub(super) fn said(line: &Value) -> (&str, &str) {
     let content = &line["response"]["body"]["choices"][0]["message"]["content"];
     (line["custom_id"].as_str().unwrap(), content.as_str().unwrap())
 }
@@ -183,41 +182,6 @@ async fn a_batch_goes_on_after_a_restart_and_runs_no_line_twice() {
     then.sort_unstable();
     assert_eq!(then, ["text 0", "text 1", "text 2", "text 3"]);
     assert_eq!(lines_of(&kept.ada, &ended["output_file_id"]).await.len(), 4);
-}
-
-#[tokio::test]
-async fn a_line_continues_from_its_last_tokens() {
-    let folder = Folder::new();
-    let kept = Kept::start(folder.path(), "").await;
-    let mut node = kept.gateway.node("a", 2).await;
-    let id = begun(&kept.ada, &(line("a", "1") + &line("b", "2"))).await;
-    let (first, second) = (node.asked().await, node.asked().await);
-    let seed = first.resume.seed;
-    let sql = "SELECT count(*) FROM unfinished_lines";
-    let stream = makes_until_stored(first, folder.path(), sql).await;
-    kept.stop().await;
-    stream.is_given_up().await;
-    drop(second);
-
-    let kept = Kept::start(folder.path(), "").await;
-    let mut node = kept.gateway.node("b", 2).await;
-    for _ in 0..2 {
-        let asked = node.asked().await;
-        match asked.resume.seed == seed {
-            true => continues(asked, "continued").await,
-            false => {
-                assert!(asked.resume.choices.is_empty(), "it had no tokens");
-                asked.answer("begun");
-            }
-        }
-    }
-    let ended = ended(&kept.ada, &id).await;
-    let output = lines_of(&kept.ada, &ended["output_file_id"]).await;
-    let mut texts: Vec<_> = output.iter().map(|line| said(line).1).collect();
-    texts.sort_unstable();
-    assert_eq!(texts, ["begun", "continued"]);
-    assert_eq!(count_in(folder.path(), sql), 0, "nothing is left of it");
-    kept.gateway.is_idle().await;
 }
 
 #[tokio::test]
@@ -385,15 +349,6 @@ async fn requests_for_batches_are_checked() {
     assert_eq!(kept.bob.get("/v1/batches").await.json()["data"], json!([]));
     let put = kept.ada.try_send(hyper::Method::PUT, "/v1/batches", "".into()).await.unwrap();
     assert_eq!((put.status, put.header("allow")), (405, Some("GET, POST")));
-}
-
-/// The number that a query of the store in a folder finds.
-pub(super) fn count_in(folder: &Path, sql: &str) -> u64 {
-    if let Some(url) = database_of(folder) {
-        return psql(&url, sql).unwrap().parse().unwrap();
-    }
-    let database = rusqlite::Connection::open(folder.join("store.sqlite")).unwrap();
-    database.query_row(sql, [], |row| row.get(0)).unwrap()
 }
 
 /// Makes it too late for all batches.

@@ -2,16 +2,18 @@
 
 use std::path::Path;
 
+use fleet_tests::batches::{begun, ended, line, lines_of};
 use fleet_tests::client::{Answer, Client};
 use fleet_tests::eventually;
 use fleet_tests::mock_node::{Asked, Streaming};
+use fleet_tests::postgres::{database_of, psql};
 use fleet_tests::process::{Folder, metric};
 use hyper::Method;
 use inference_protocol::resume::Usage;
 use serde_json::{Value, json};
 
 use super::Gateway;
-use super::batches::{Kept, count_in};
+use super::batches::{Kept, said};
 
 const PATH: &str = "/v1/jobs";
 const CHAT: &str = "/v1/chat/completions";
@@ -118,8 +120,17 @@ async fn a_job_outlives_its_gateway() {
     assert_eq!(known(&kept.ada, &id).await, done);
 }
 
+/// The number that a query of the store in a folder finds.
+pub(super) fn count_in(folder: &Path, sql: &str) -> u64 {
+    if let Some(url) = database_of(folder) {
+        return psql(&url, sql).unwrap().parse().unwrap();
+    }
+    let database = rusqlite::Connection::open(folder.join("store.sqlite")).unwrap();
+    database.query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
 /// Makes tokens until how far that is has been stored.
-pub(super) async fn makes_until_stored(asked: Asked, folder: &Path, sql: &str) -> Streaming {
+async fn makes_until_stored(asked: Asked, folder: &Path, sql: &str) -> Streaming {
     let stream = asked.stream();
     let mut token = 0;
     eventually("progress to be stored", async || {
@@ -132,7 +143,7 @@ pub(super) async fn makes_until_stored(asked: Asked, folder: &Path, sql: &str) -
 }
 
 /// Checks that tokens of [`makes_until_stored`] are known, and makes the rest.
-pub(super) async fn continues(asked: Asked, text: &str) {
+async fn continues(asked: Asked, text: &str) {
     let tokens = asked.resume.choices[0].tokens.clone();
     assert_eq!(tokens, (1..=tokens.len() as u32).collect::<Vec<_>>());
     let stream = asked.stream();
@@ -172,6 +183,41 @@ async fn a_job_continues_from_its_last_tokens_and_its_usage_is_counted_once() {
         |line: &&str| line.starts_with("gateway_tokens_total{") && line.contains("completion");
     let counted: Vec<_> = text.lines().filter(counted).collect();
     assert!(matches!(counted[..], [one] if one.ends_with(" 20")), "{counted:?}");
+    kept.gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_line_continues_from_its_last_tokens() {
+    let folder = Folder::new();
+    let kept = Kept::start(folder.path(), "").await;
+    let mut node = kept.gateway.node("a", 2).await;
+    let id = begun(&kept.ada, &(line("a", "1") + &line("b", "2"))).await;
+    let (first, second) = (node.asked().await, node.asked().await);
+    let seed = first.resume.seed;
+    let sql = "SELECT count(*) FROM unfinished_lines";
+    let stream = makes_until_stored(first, folder.path(), sql).await;
+    kept.stop().await;
+    stream.is_given_up().await;
+    drop(second);
+
+    let kept = Kept::start(folder.path(), "").await;
+    let mut node = kept.gateway.node("b", 2).await;
+    for _ in 0..2 {
+        let asked = node.asked().await;
+        match asked.resume.seed == seed {
+            true => continues(asked, "continued").await,
+            false => {
+                assert!(asked.resume.choices.is_empty(), "it had no tokens");
+                asked.answer("begun");
+            }
+        }
+    }
+    let ended = ended(&kept.ada, &id).await;
+    let output = lines_of(&kept.ada, &ended["output_file_id"]).await;
+    let mut texts: Vec<_> = output.iter().map(|line| said(line).1).collect();
+    texts.sort_unstable();
+    assert_eq!(texts, ["begun", "continued"]);
+    assert_eq!(count_in(folder.path(), sql), 0, "nothing is left of it");
     kept.gateway.is_idle().await;
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fleet_tests::client::Client;
 use fleet_tests::mock_node::{MockNode, healthy};
 use fleet_tests::process::{ADMIN_KEY, Fleet, Folder, metric, run_command};
-use fleet_tests::{eventually_within, root};
+use fleet_tests::{eventually, eventually_within, root};
 use serde_json::{Value, json};
 
 use super::batches::gateway_with_small_disk;
@@ -99,6 +99,15 @@ pub(super) fn breaks_of(streams: &[Value], undisturbed: &[Value]) -> u64 {
     breaks
 }
 
+/// Waits until streams are being made: clients may be slower than nodes.
+pub(super) async fn streams_run(fleet: &Fleet) {
+    eventually("streams to run", async || {
+        let active = metric(&fleet.admin, "gateway_background_tasks_active").await;
+        (active >= 3.0).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_in_the_background_miss_no_event_while_gateway_and_nodes_are_killed() {
     let Some(python) = python() else { return };
@@ -117,6 +126,7 @@ async fn streams_in_the_background_miss_no_event_while_gateway_and_nodes_are_kil
     let mut script = Script::start(&python, &fleet, count);
     for kill in 1..=kills {
         script.until(count * kill / (kills + 1)).await;
+        streams_run(&fleet).await;
         fleet.kill_in_turn(kill, node_kills, &mut others).await;
     }
     script.until(count).await;

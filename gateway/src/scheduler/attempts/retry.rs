@@ -26,6 +26,11 @@ pub(super) struct Target {
 }
 
 impl Attempts {
+    /// The model file that has made what there is of the response; `None` if there is nothing yet.
+    pub fn origin(&self) -> Option<&Arc<ModelStatus>> {
+        self.retry.constraints().origin.as_ref()
+    }
+
     /// Rules out endpoints that serve another model file than `origin`, if it is set.
     #[must_use]
     pub fn restricted_to(mut self, origin: Option<Arc<ModelStatus>>) -> Self {

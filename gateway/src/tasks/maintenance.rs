@@ -1,0 +1,61 @@
+//! Looks after the store: whether it works, how much is in it, and what has expired.
+
+use std::time::{Duration, SystemTime};
+
+use inference_protocol::time::unix_seconds;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::context::Gateway;
+use crate::store::{Store, StoreError};
+
+/// How often to write something, to know whether that works, and to count what gateways store.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// How often to delete what has expired.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
+/// How often to look for copies of contents that nobody reads any more.
+const COPIES_INTERVAL: Duration = Duration::from_secs(10 * 60);
+
+/// Runs until the gateway stops. It has a task of its own, because a slow store holds it up.
+pub(crate) async fn run(gateway: Gateway) {
+    let Some(store) = gateway.store.clone() else { return };
+    let (mut rounds, mut expiries) = (interval(INTERVAL), interval(EXPIRY_INTERVAL));
+    let mut copies = interval(COPIES_INTERVAL);
+    for ticks in [&mut rounds, &mut expiries, &mut copies] {
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    }
+    // The database logs what is wrong.
+    loop {
+        let _ = tokio::select! {
+            biased;
+            () = gateway.stop.cancelled() => return,
+            _ = rounds.tick() => check(&store).await,
+            _ = expiries.tick() => expire(&gateway, &store).await,
+            _ = copies.tick() => store.remove_copies().await,
+        };
+    }
+}
+
+async fn check(store: &Store) -> Result<(), StoreError> {
+    store.check(unix_seconds(SystemTime::now())).await?;
+    store.restore().await?;
+    if store.is_shared() {
+        store.count().await?;
+    }
+    Ok(())
+}
+
+/// Deletes what has expired.
+async fn expire(gateway: &Gateway, store: &Store) -> Result<(), StoreError> {
+    let settings = gateway.settings.now();
+    let now = unix_seconds(SystemTime::now());
+    let files = store.expire_files(now).await?;
+    let Some(limits) = &settings.config.store else { return Ok(()) };
+    let before = now.saturating_sub(limits.age_s_max);
+    store.expire_turns(now.saturating_sub(settings.config.limits.stored.age_s_max)).await?;
+    let batches = store.expire_batches(before).await?;
+    let responses = store.expire_tasks(before).await?;
+    if files + batches + responses > 0 {
+        tracing::info!(files, batches, responses, "expired records deleted");
+    }
+    Ok(())
+}
