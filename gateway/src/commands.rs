@@ -7,4 +7,5 @@ pub mod join_command;
 pub mod key;
 pub mod nodes;
 pub mod top;
+pub mod usage;
 pub mod work;

@@ -17,7 +17,7 @@ use crate::dispatcher::Dispatcher;
 use crate::observability::history::Recorder;
 use crate::observability::metrics::Metrics;
 use crate::observability::traces::Spans;
-use crate::store::Store;
+use crate::store::{Store, UsageBook};
 use crate::types::error::Error;
 use flotilla_listeners::socket::BindError;
 
@@ -55,6 +55,7 @@ impl Gateway {
             history: Recorder::default(),
             spans,
             quarantine: Quarantine::default(),
+            usage: UsageBook::default(),
             responses: Responses::new(now.config.limits.stored),
             stop,
             links: CancellationToken::new(),
@@ -115,6 +116,8 @@ pub struct Parts {
     pub spans: Spans,
     /// Requests that killed engines.
     pub quarantine: Quarantine,
+    /// Usage that is not in the store yet.
+    pub usage: UsageBook,
     /// Files and batches, if they are kept.
     pub store: Option<Store>,
     /// Stored responses of the Responses API.

@@ -10,6 +10,7 @@ pub mod health;
 pub(crate) mod join;
 pub mod overview;
 pub(crate) mod page;
+pub mod usage;
 pub mod work;
 
 /// Refuses methods other than `allowed`, a list separated by `, `.

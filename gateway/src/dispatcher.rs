@@ -11,7 +11,7 @@ use inference_protocol::fleet::{NodeState, NodeStatus};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::access::spend::{Date, Prices};
+use crate::access::spend::Prices;
 use crate::dispatcher::saved_state::SavedState;
 use crate::dispatcher::views::{NodeAction, NodeView};
 use crate::scheduler::charge::ActualWork;
@@ -21,6 +21,7 @@ use crate::scheduler::routing::Policy;
 use crate::scheduler::{Acquired, Binding, Scheduler, SlotRefusal, SlotRequest};
 use crate::types::error::Error;
 use crate::types::limits::QueueBounds;
+use crate::types::usage::Date;
 use crate::upstream::Upstream;
 
 mod body_reservation;

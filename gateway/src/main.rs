@@ -361,6 +361,10 @@ fn run_remote(command: Command) -> Result<(), CommandError> {
         }
         Command::Batches(of) => runtime.block_on(batches(of)),
         Command::Jobs(of) => runtime.block_on(jobs(of)),
+        Command::Usage(of) => {
+            let usage = runtime.block_on(remote(&of.gateway)?.usage(&of.query()));
+            print(&usage.map_err(CommandError::Unavailable)?)
+        }
         // `main` handles all other commands.
         _ => Ok(()),
     }

@@ -18,8 +18,10 @@ use flotilla_gateway::types::class::Class;
 use flotilla_gateway::types::external::ExternalPolicy;
 use flotilla_gateway::types::secret::KeyDigest;
 use flotilla_manual::{CompletionsArgs, Example, ManArgs};
+pub use usage::UsageArgs;
 pub use work::{WorkArgs, WorkCommand};
 
+mod usage;
 mod work;
 
 /// Shown after the help of each command, and in its man page.
@@ -58,6 +60,8 @@ pub const EXAMPLES: &[Example] = &[
     ("batches cancel", "flotilla-gateway batches cancel batch_1a2b --config gateway.yaml"),
     ("jobs", "flotilla-gateway jobs --config gateway.yaml"),
     ("jobs cancel", "flotilla-gateway jobs cancel resp_1a2b --config gateway.yaml"),
+    ("usage", "flotilla-gateway usage --from 2026-11-01 --to 2026-12-01 > november.csv"),
+    ("usage", "flotilla-gateway usage --format focus --currency EUR --config gateway.yaml"),
     ("health", "flotilla-gateway health --live --config gateway.yaml"),
     ("completions", "flotilla-gateway completions bash > /etc/bash_completion.d/flotilla-gateway"),
     ("completions", "flotilla-gateway completions zsh > ~/.zfunc/_flotilla-gateway"),
@@ -140,6 +144,8 @@ pub enum Command {
     /// List the responses and jobs in the background of all tenants: those that have not ended, and
     /// the latest that have
     Jobs(WorkArgs),
+    /// Print what tenants have used, by hour, class, model and external endpoint, as CSV
+    Usage(UsageArgs),
     /// Check the health of a running gateway: exit code 0 if it can serve requests, otherwise 1
     Health(HealthArgs),
     /// Print a shell completion script

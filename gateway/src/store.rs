@@ -27,6 +27,8 @@ mod quota;
 mod sql;
 mod sqlite;
 mod turns;
+mod usage;
+mod usage_book;
 
 pub use background::{BackgroundTask, TaskInput};
 pub(crate) use background::{FOLLOW_INTERVAL, TaskEnd};
@@ -40,6 +42,9 @@ pub(crate) use listing::{Filter, ListedBatch, ListedTask};
 pub use page::Page;
 pub use postgres::PostgresSettings;
 pub use quota::{Claim, StorageLimits};
+pub(crate) use usage::{UsageRecord, UsageTotals};
+pub use usage_book::UsageBook;
+pub(crate) use usage_book::{UsageKey, UsageSum, hour_of};
 
 use database::Database;
 use gateways::Presence;

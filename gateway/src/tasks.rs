@@ -16,4 +16,5 @@ mod room;
 pub(crate) mod state_file;
 pub(crate) mod systemd;
 pub(crate) mod trace_export;
+pub(crate) mod usage;
 pub(crate) mod webhooks;

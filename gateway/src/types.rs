@@ -16,4 +16,5 @@ pub(crate) mod request_id;
 pub(crate) mod response;
 pub mod secret;
 pub mod served_model;
+pub(crate) mod usage;
 pub mod user;

@@ -8,6 +8,7 @@ use inference_protocol::resume::Usage;
 use serde::{Deserialize, Serialize};
 
 use crate::types::limits::BudgetLimit;
+use crate::types::usage::{Date, Used};
 use crate::types::user::UserId;
 
 const MILLION: f64 = 1e6;
@@ -61,31 +62,6 @@ impl Budget {
             false => Ok(()),
         }
     }
-}
-
-/// What a tenant, or one of its users, has used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Used {
-    /// Prompt and completion tokens.
-    pub tokens: u64,
-    /// Spend at external endpoints.
-    pub spend: f64,
-}
-
-impl Used {
-    fn add(&mut self, more: Self) {
-        self.tokens = self.tokens.saturating_add(more.tokens);
-        self.spend += more.spend;
-    }
-}
-
-/// A day and its month, as consecutive numbers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Date {
-    /// The day.
-    pub day: u64,
-    /// The month.
-    pub month: u64,
 }
 
 /// Past days and months to remember, in case the clock is set back.
@@ -142,6 +118,26 @@ impl Ledger {
         if let Some((endpoint, amount)) = paid {
             change(&mut self.spent, endpoint, |spent| *spent += amount);
         }
+    }
+
+    /// Sets what tenants have used this month and what endpoints were paid today, as all gateways
+    /// together have counted it on `date`. Names that are not in there keep what they have. Does
+    /// nothing while the clock is behind: what was booked since then counts, too.
+    pub(crate) fn set_totals(
+        &mut self,
+        date: Date,
+        tenants: Vec<(String, Used)>,
+        endpoints: Vec<(String, f64)>,
+    ) {
+        if self.date == date && self.seen.is_none() {
+            self.used.extend(tenants);
+            self.spent.extend(endpoints);
+        }
+    }
+
+    /// What tenants have used this month, and its date.
+    pub(crate) fn month_totals(&self) -> (Vec<(String, Used)>, Date) {
+        (self.used.iter().map(|(name, used)| (name.clone(), *used)).collect(), self.date)
     }
 
     /// Books the usage of a tenant's user. If the ledger has `users_max` users of the tenant, it
@@ -355,6 +351,22 @@ mod tests {
             ledger.set_date(Date { day: 40, month: 4 });
             assert_eq!(ledger.month_usage("ada"), Used::default());
         }
+    }
+
+    #[test]
+    fn what_all_gateways_have_counted_replaces_what_one_has_unless_the_clock_is_behind() {
+        let mut ledger = Ledger::default();
+        ledger.set_date(DAY);
+        ledger.book_usage("ada", tokens(9), Some(("gpu", 2.0)));
+        ledger.book_usage("bob", tokens(5), None);
+        let all = |tokens| vec![("ada".to_string(), Used { tokens, spend: 3.0 })];
+        ledger.set_totals(DAY, all(30), vec![("gpu".into(), 3.5)]);
+        assert_eq!(ledger.month_usage("ada"), Used { tokens: 30, spend: 3.0 });
+        assert_eq!((ledger.spent_today("gpu"), ledger.month_usage("bob").tokens), (3.5, 5));
+        ledger.set_totals(Date { day: 8, month: 3 }, all(1), Vec::new());
+        ledger.set_date(Date { day: 6, month: 2 });
+        ledger.set_totals(DAY, all(1), Vec::new());
+        assert_eq!(ledger.month_usage("ada").tokens, 30);
     }
 
     #[test]

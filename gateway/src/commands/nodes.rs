@@ -110,17 +110,28 @@ impl AdminClient {
         self.send(self.client.post(format!("{}{path}", self.base))).await
     }
 
+    /// The text at a path.
+    pub(super) async fn text(&self, path: &str) -> Result<String, String> {
+        let body = self.body(self.client.get(format!("{}{path}", self.base))).await?;
+        String::from_utf8(body).map_err(|_| "unexpected response: no UTF-8".into())
+    }
+
     async fn send<T: DeserializeOwned>(
         &self,
         request: reqwest::RequestBuilder,
     ) -> Result<T, String> {
+        let body = self.body(request).await?;
+        serde_json::from_slice(&body).map_err(|e| format!("unexpected response: {e}"))
+    }
+
+    async fn body(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, String> {
         let response = request.bearer_auth(&self.key).send().await;
         let response = response
             .map_err(|e| format!("cannot reach the gateway at {}: {}", self.base, innermost(&e)))?;
         let status = response.status();
         let body = response.bytes().await.map_err(|e| innermost(&e))?;
         if status.is_success() {
-            return serde_json::from_slice(&body).map_err(|e| format!("unexpected response: {e}"));
+            return Ok(body.into());
         }
         let error: Option<inference_protocol::openai::ErrorBody> =
             serde_json::from_slice(&body).ok();

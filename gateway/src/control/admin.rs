@@ -23,6 +23,7 @@ use crate::types::request_context::RequestContext;
 use crate::types::response::{self, Body};
 
 use crate::control::overview::{OVERVIEW_PATH, RECENT_PATH, history, overview};
+use crate::control::usage::{self, USAGE_PATH};
 use crate::control::work::{self, WorkPath};
 
 /// Path of the node list; each node's actions are below it.
@@ -55,6 +56,7 @@ pub(crate) async fn serve(
             }
             Err(error) => Err(error),
         },
+        USAGE_PATH => used(gateway, &request).await,
         path => match WorkPath::at(path) {
             Some(work) => stored_work(gateway, &request, work).await,
             None => answer(gateway, &request),
@@ -66,6 +68,11 @@ pub(crate) async fn serve(
 fn check_chat<B>(gateway: &Gateway, request: &Request<B>) -> Result<(), Error> {
     authorize(gateway, request.headers())?;
     only(request, "POST")
+}
+
+async fn used<B>(gateway: &Gateway, request: &Request<B>) -> Result<Response<Body>, Error> {
+    authorize(gateway, request.headers())?;
+    usage::serve(gateway, request).await.map(private)
 }
 
 async fn stored_work<B>(

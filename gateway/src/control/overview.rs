@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::keys::Caller;
 use crate::access::limiter::LimitUsage;
-use crate::access::spend::Used;
 use crate::context::Gateway;
 use crate::dispatcher::views::{ExternalView, NodeView, QueueView};
 use crate::observability::history::{Point, Rates, STEP, TenantTotals};
 use crate::store::Store;
+use crate::types::usage::Used;
 use crate::types::user::UserId;
 
 /// Path of the current state.

@@ -3,9 +3,10 @@
 use inference_protocol::resume::Usage;
 
 use super::Dispatcher;
-use crate::access::spend::{Budget, Used};
+use crate::access::spend::Budget;
 use crate::types::error::Error;
 use crate::types::limits::LimitScope;
+use crate::types::usage::{Date, Used};
 use crate::types::user::UserId;
 
 impl Dispatcher {
@@ -24,6 +25,21 @@ impl Dispatcher {
         if let Some(user) = user {
             ledger.book_user_usage(tenant, user, usage, paid.map_or(0.0, |(_, amount)| amount));
         }
+    }
+
+    /// Sets usage of this month and spend of today, as all gateways have counted it.
+    pub(crate) fn set_totals(
+        &self,
+        date: Date,
+        tenants: Vec<(String, Used)>,
+        endpoints: Vec<(String, f64)>,
+    ) {
+        self.lock().scheduler.ledger.set_totals(date, tenants, endpoints);
+    }
+
+    /// What tenants have used this month, and its date.
+    pub(crate) fn month_totals(&self) -> (Vec<(String, Used)>, Date) {
+        self.lock().scheduler.ledger.month_totals()
     }
 
     /// Checks the tenant's monthly budget.

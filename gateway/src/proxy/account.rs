@@ -16,7 +16,7 @@ use crate::context::Gateway;
 use crate::dispatcher::Lease;
 use crate::observability::history;
 use crate::observability::metrics::{
-    EndpointKind, MetricLabels, NODE_LEAVES, RequestSample, RetryKind, SpendKind,
+    EndpointKind, MetricLabels, NODE_LEAVES, RequestSample, RetryKind,
 };
 use crate::observability::traces::{Spans, Trace, span};
 use crate::scheduler::fleet::Terms;
@@ -30,6 +30,7 @@ use crate::types::user::UserId;
 
 mod outcome;
 mod parts;
+mod usage;
 
 use outcome::Outcome;
 pub(crate) use parts::PartRecords;
@@ -190,26 +191,6 @@ impl Record {
         Ok(())
     }
 
-    /// Books the cost of an attempt at an external endpoint, whatever its result.
-    pub(crate) fn record_payment(&mut self, lease: &Lease, admitted: &Admitted, usage: Usage) {
-        let Some(terms) = lease.terms() else { return };
-        let amount = terms.prices.of(usage);
-        let tenant = &*admitted.tenant;
-        let key = MetricLabels {
-            api: self.api,
-            class: admitted.class,
-            tenant: Some(tenant),
-            model: Some(&lease.model().id),
-            endpoint: EndpointKind::External,
-        };
-        self.gateway.metrics.series(key).record_usage(usage);
-        self.gateway.metrics.add_spend(lease.node(), SpendKind::Tokens(tenant), amount);
-        let paid = Some((lease.node(), amount));
-        self.gateway.dispatcher.book_usage(tenant, self.user, usage, paid);
-        self.external.usage = plus(self.external.usage, usage);
-        self.external.amount += amount;
-    }
-
     /// Updates the tokens used: the `reported` usage, once the endpoint reports it, and the
     /// completion tokens so far.
     pub(crate) fn record_usage(&mut self, reported: Option<Usage>, generated: u64) {
@@ -345,45 +326,6 @@ impl Record {
         }
     }
 
-    /// Returns unused reservations and counts what was used. Returns the total usage and the amount
-    /// spent. External endpoints were paid per attempt already.
-    fn settle(&mut self) -> (Usage, f64) {
-        let own = self.used_at_nodes();
-        let parts = self.take_parts();
-        if let (Some(usage), Some(model)) = (own, &self.model) {
-            self.count(&model.id, usage);
-        }
-        let ExternalCost { usage: external, amount } = self.external;
-        let usage = plus(plus(own.unwrap_or_default(), external), parts.usage);
-        for permit in [self.user_permit.take(), self.permit.take()].into_iter().flatten() {
-            permit.settle(usage.prompt.saturating_add(usage.completion));
-        }
-        (usage, amount + parts.spent)
-    }
-
-    /// Tokens used on our nodes: as reported, otherwise estimated. A client that left, or whose
-    /// request was too large or took too long, has used its prompt. If a node failed or refused the
-    /// request before the first token, the client has used nothing.
-    fn used_at_nodes(&self) -> Option<Usage> {
-        if self.terms.is_some() || self.node.is_none() || self.is_continued {
-            return None;
-        }
-        let Tokens { reported, generated } = self.used;
-        let has_worked = self.outcome.has_worked(self.is_at_node, self.first_token.is_some());
-        let estimated = || self.limits.map(|limits| limits.estimate(generated));
-        has_worked.then(|| reported.or_else(estimated)).flatten()
-    }
-
-    fn count(&self, model: &str, usage: Usage) {
-        let series = self.gateway.metrics.series(self.labels());
-        series.record_usage(usage);
-        let tenant = self.context.tenant().unwrap_or_default();
-        self.gateway.dispatcher.book_usage(tenant, self.user, usage, None);
-        if let Some(prices) = self.gateway.dispatcher.external_prices(model) {
-            series.add_savings(prices.of(usage));
-        }
-    }
-
     /// Adds the request to the history that operators see.
     fn add_to_history(&self, duration: Duration, usage: Usage, spent: f64) {
         self.gateway.history.record(&history::HistoryEntry {
@@ -477,13 +419,5 @@ impl Drop for Record {
         self.add_to_history(duration, usage, spent);
         self.log(outcome, duration, usage);
         self.export_span(outcome, duration);
-    }
-}
-
-fn plus(a: Usage, b: Usage) -> Usage {
-    Usage {
-        prompt: a.prompt.saturating_add(b.prompt),
-        completion: a.completion.saturating_add(b.completion),
-        cached: a.cached.saturating_add(b.cached),
     }
 }

@@ -7,22 +7,26 @@ use chrono::{DateTime, Datelike};
 use inference_protocol::time::unix_seconds;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::access::spend::Date;
 use crate::context::Gateway;
 use crate::observability::metrics::SpendKind;
 use crate::types::external::PREFIX;
+use crate::types::usage::Date;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 const HOUR: f64 = 3600.0;
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 
-/// Today's date (UTC): days since 1970 and months since year 0.
+/// Today's date (UTC).
 pub(crate) fn today() -> Date {
-    let now = unix_seconds(SystemTime::now());
-    let date = i64::try_from(now).ok().and_then(|now| DateTime::from_timestamp(now, 0));
+    date_of(unix_seconds(SystemTime::now()))
+}
+
+/// The date (UTC) of a time in seconds since 1970: days since then and months since year 0.
+pub(crate) fn date_of(seconds: u64) -> Date {
+    let date = i64::try_from(seconds).ok().and_then(|at| DateTime::from_timestamp(at, 0));
     let month = date
         .map_or(0, |date| u64::from(date.year().unsigned_abs()) * 12 + u64::from(date.month0()));
-    Date { day: now / DAY_SECONDS, month }
+    Date { day: seconds / DAY_SECONDS, month }
 }
 
 /// Runs until the gateway stops.

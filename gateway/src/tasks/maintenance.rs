@@ -6,7 +6,8 @@ use inference_protocol::time::unix_seconds;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::context::Gateway;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, hour_of};
+use crate::tasks::hourly_cost::date_of;
 
 /// How often to write something, to know whether that works, and to count what gateways store.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -14,6 +15,8 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 /// How often to look for copies of contents that nobody reads any more.
 const COPIES_INTERVAL: Duration = Duration::from_secs(10 * 60);
+/// How long usage is kept: a year and a month, for bills.
+const USAGE_AGE_S: u64 = 400 * 24 * 60 * 60;
 
 /// Runs until the gateway stops. It has a task of its own, because a slow store holds it up.
 pub(crate) async fn run(gateway: Gateway) {
@@ -52,6 +55,8 @@ async fn expire(gateway: &Gateway, store: &Store) -> Result<(), StoreError> {
     let Some(limits) = &settings.config.store else { return Ok(()) };
     let before = now.saturating_sub(limits.age_s_max);
     store.expire_turns(now.saturating_sub(settings.config.limits.stored.age_s_max)).await?;
+    let usage_before = now.saturating_sub(USAGE_AGE_S);
+    store.expire_usage(hour_of(usage_before), date_of(usage_before)).await?;
     let batches = store.expire_batches(before).await?;
     let responses = store.expire_tasks(before).await?;
     if files + batches + responses > 0 {

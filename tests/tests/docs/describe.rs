@@ -3,6 +3,7 @@
 use flotilla_gateway::control::admin::NodeList;
 use flotilla_gateway::control::health::FleetHealth;
 use flotilla_gateway::control::overview::{History, OVERVIEW_PATH, Overview, RECENT_PATH};
+use flotilla_gateway::control::usage::USAGE_PATH;
 use flotilla_gateway::control::work::{
     BATCHES_PATH, BatchList, BatchView, LIMIT_DEFAULT, LIMIT_MAX, TASKS_PATH, TaskList, TaskView,
 };
@@ -362,6 +363,7 @@ fn operators(types: &mut Types, paths: &mut Map<String, Value>) {
         operation["security"] = json!([{"operators": []}]);
         paths.insert(path.into(), json!({"get": operation}));
     }
+    paths.insert(USAGE_PATH.into(), json!({"get": usage()}));
     let mut chat = paths["/v1/chat/completions"]["post"].clone();
     chat["tags"] = json!(["operators"]);
     chat["summary"] = json!("Answers a chat of an operator's");
@@ -382,6 +384,24 @@ fn operators(types: &mut Types, paths: &mut Map<String, Value>) {
             json!([{"name": "node", "in": "path", "required": true, "schema": {"type": "string"}}]);
         paths.insert(format!("/admin/v1/nodes/{{node}}/{action}"), json!({"post": operation}));
     }
+}
+
+/// What tenants have used.
+fn usage() -> Value {
+    let table = json!({"text/csv": {"schema": {"type": "string"}}});
+    let mut operation = looks("operators", "Usage of all tenants as CSV", table);
+    operation["security"] = json!([{"operators": []}]);
+    let parameter = |name: &str, schema: Value, about: &str| json!({"name": name, "in": "query", "schema": schema, "description": about});
+    let day = json!({"type": "string", "format": "date"});
+    let formats = json!({"type": "string", "enum": ["csv", "focus"], "default": "csv"});
+    let code = json!({"type": "string", "pattern": "^[A-Z]{3}$", "default": "USD"});
+    operation["parameters"] = json!([
+        parameter("from", day.clone(), "The first day (UTC); the first of this month without it."),
+        parameter("to", day, "The day after the last; the first of the next month without it."),
+        parameter("format", formats, "Columns: ours, or those of FOCUS 1.2."),
+        parameter("currency", code, "Currency of the prices, for focus."),
+    ]);
+    operation
 }
 
 /// Stored work of all tenants.

@@ -207,12 +207,13 @@ fn what_the_handbook_of_failures_says_is_done() {
 }
 
 /// Pages whose commands tests of another kind run, and these tests.
-const RUN_BY: [(&str, &str); 7] = [
+const RUN_BY: [(&str, &str); 8] = [
     ("background.md", "tests/process/operate.rs"),
     ("batches.md", "tests/process/operate.rs"),
     ("containers.md", "tests/packaging/vps.rs"),
     ("kubernetes.md", "chart/test_docs.py"),
     ("logs.md", "tests/process/logs.rs"),
+    ("usage.md", "tests/process/operate.rs"),
     ("users.md", "tests/process/users.rs"),
     ("vps.md", "tests/packaging/vps.rs"),
 ];

@@ -35,6 +35,7 @@ mod shares;
 mod split;
 mod stored_responses;
 mod traces;
+mod usage;
 mod users;
 mod users_of_apis;
 mod work;

@@ -137,6 +137,9 @@ async fn pages_about_stored_work_show_commands_that_work() {
     let id = response["id"].as_str().unwrap();
     let ran = follow(&fleet, "background.md", "resp_1a2b", id);
     assert_eq!(ran[1..], [format!("{id}: cancelled\n")], "{ran:?}");
+    let ran = follow(&fleet, "usage.md", "", "");
+    assert!(ran.len() == 3 && ran[0].starts_with("hour,tenant,"), "{ran:?}");
+    assert!(ran[2].starts_with("BilledCost,"), "{ran:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

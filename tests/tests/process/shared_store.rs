@@ -12,10 +12,11 @@ use fleet_tests::postgres::{self, Postgres, SlowLink, psql};
 use fleet_tests::process::{Agent, Fleet, Folder, metric};
 use fleet_tests::{chat, eventually, eventually_within};
 use hyper::Method;
+use inference_protocol::resume::Usage;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::background::{KINDS, Script, breaks_of, number, python};
+use super::background::{KINDS, Script, breaks_of, number, python, streams_run};
 use super::batches::{check_output, lines_about, singles};
 
 /// Lines of the batch, and how often a gateway and a node are killed: `make kills` says more.
@@ -43,7 +44,7 @@ impl Shared {
         format!("store: {{dir: '{folder}/store', postgres_url_file: '{folder}/database.url'}}\n")
     }
 
-    async fn gateway(&self) -> Fleet {
+    pub(super) async fn gateway(&self) -> Fleet {
         Fleet::start(&self.store()).await
     }
 }
@@ -265,14 +266,9 @@ async fn two_gateways_that_are_killed_in_turn_lose_nothing_and_do_nothing_twice(
     let batch = begun(&gateways[0].client, &lines_about(&questions, lines)).await;
     let mut scripts = [0, 1].map(|at: usize| Script::start(&python, &gateways[at], streams));
     for kill in 1..=kills {
-        // Clients may be slower than nodes: while some streams run.
         scripts[kill % 2].until(streams * kill / (2 * kills)).await;
         let gateway = &mut gateways[kill % 2];
-        eventually("streams to run", async || {
-            let active = metric(&gateway.admin, "gateway_background_tasks_active").await;
-            (active >= 3.0).then_some(())
-        })
-        .await;
+        streams_run(gateway).await;
         gateway.server.signal(Signal::KILL);
         gateway.server.ended().await;
         gateway.restart();
@@ -288,6 +284,58 @@ async fn two_gateways_that_are_killed_in_turn_lose_nothing_and_do_nothing_twice(
     println!("{lines} lines, {} streams, {kills} kills of each kind, {breaks} breaks", 2 * streams);
     assert!(breaks as usize >= kills, "{breaks}");
     check_output(&gateways[0], &batch, &questions, lines).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_is_that_of_all_gateways_and_outlives_a_kill() {
+    let Some(server) = Postgres::start(&[]).await else { return };
+    let shared = Shared::new(&server.database("flotilla"));
+    // A key with a budget beside that of the harness.
+    let made = fleet_tests::process::run("flotilla-gateway", &["key", "new", "--name", "poor"]);
+    let key = made.stdout.lines().nth(1).unwrap().to_string();
+    let digest = made.stdout.split("sha256: ").nth(1).unwrap();
+    let digest = digest.split_whitespace().next().unwrap().trim_end_matches(['}', ',']);
+    let keys = shared.folder.write(
+        "keys.yaml",
+        format!("keys: [{{name: poor, sha256: {digest}, tokens_per_month: 30}}]\n"),
+    );
+    let more = format!("keys_file: {}\n{}", keys.display(), shared.store());
+    let mut a = Fleet::start(&more).await;
+    let b = a.another();
+    let mut of_a = MockNode::join(a.client.address(), healthy("n", 1)).await;
+    let _of_b = MockNode::join(b.client.address(), healthy("m", 1)).await;
+    a.wait_for_slots("n").await;
+    b.wait_for_slots("m").await;
+    let poor = a.client.with_key(Some(&key));
+    let asking = tokio::spawn(async move { poor.chat(&chat("Hi")).await });
+    let stream = of_a.asked().await.stream();
+    let choice = json!({"index": 0, "message": {"role": "assistant", "content": "!"},
+        "finish_reason": "stop"});
+    stream.note(&(0..11).collect::<Vec<_>>()).await;
+    let used = Usage { prompt: 20, completion: 11, cached: 0 };
+    stream.close_marked(used, &json!({"choices": [choice]}).to_string()).await;
+    assert_eq!(asking.await.unwrap().status, 200);
+    let text = eventually("usage to be stored", async || {
+        let table = b.admin.get("/admin/v1/usage").await;
+        let text = String::from_utf8(table.body.to_vec()).unwrap();
+        text.contains(",poor,").then_some(text)
+    })
+    .await;
+    assert!(text.contains(",poor,standard,flotilla-demo,,20,0,11,0"), "{text}");
+    let poor = b.client.with_key(Some(&key));
+    // A request for a model that nobody serves is refused for that, as long as it is let in.
+    eventually("the other one to refuse", async || {
+        let request = json!({"model": "other", "messages": []});
+        let refused = poor.post("/v1/chat/completions", request.to_string()).await;
+        (refused.error_code() == "insufficient_quota").then_some(())
+    })
+    .await;
+    a.server.signal(Signal::KILL);
+    a.server.ended().await;
+    a.restart();
+    let poor = a.client.with_key(Some(&key));
+    let refused = poor.chat(&chat("Hi")).await;
+    assert_eq!((refused.status, refused.error_code().as_str()), (429, "insufficient_quota"));
 }
 
 /// True once a gateway says whether its store works.

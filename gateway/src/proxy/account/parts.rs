@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 
-use super::{Record, plus};
+use super::Record;
+use super::usage::plus;
 use crate::context::Gateway;
 use crate::scheduler::fleet::Terms;
 use crate::scheduler::usage::UsageLimits;
