@@ -228,6 +228,11 @@ impl MockNode {
         next.expect("the node is asked nothing").expect("the link is gone")
     }
 
+    /// The next request, whenever it comes; `None` once the link is gone.
+    pub async fn next(&mut self) -> Option<Asked> {
+        self.asked.recv().await
+    }
+
     /// Whether a request is here now.
     pub fn is_asked(&mut self) -> Option<Asked> {
         self.asked.try_recv().ok()

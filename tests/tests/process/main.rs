@@ -62,3 +62,4 @@ mod unprefixed_paths;
 mod unsupported;
 mod users;
 mod webhooks;
+mod work_storm;
