@@ -22,6 +22,7 @@ pub(crate) mod models;
 pub(crate) mod plain_http;
 mod responses;
 mod routes;
+mod streams;
 
 /// What a listener serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

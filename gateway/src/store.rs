@@ -31,7 +31,7 @@ mod usage;
 mod usage_book;
 
 pub use background::{BackgroundTask, TaskInput};
-pub(crate) use background::{FOLLOW_INTERVAL, TaskEnd};
+pub(crate) use background::{FOLLOW_INTERVAL, TaskEnd, TaskKind};
 pub use batches::{Batch, BatchApi, BatchStatus, LineError, Times};
 pub use bucket::{Bucket, BucketSettings};
 pub use contents::Upload;

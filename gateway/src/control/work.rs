@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Gateway;
 use crate::control::only;
-use crate::store::{BatchStatus, Filter, ListedBatch, ListedTask, Store, StoreError, Times};
+use crate::store::{
+    BatchStatus, Filter, ListedBatch, ListedTask, Store, StoreError, TaskKind, Times,
+};
 use crate::types::error::Error;
 use crate::types::query::{limit, parameter};
 use crate::types::response::{self, Body};
@@ -85,7 +87,7 @@ pub struct TaskView {
     pub id: String,
     /// Its tenant.
     pub tenant: String,
-    /// `response` or `job`.
+    /// `response`, `job` or `stream`.
     pub kind: String,
     /// `queued`, `in_progress`, `cancelling`, `completed`, `incomplete`, `failed` or `cancelled`;
     /// `ended` if an earlier version of the gateway has not stored how it ended.
@@ -219,7 +221,7 @@ impl From<ListedBatch> for BatchView {
 
 impl From<ListedTask> for TaskView {
     fn from(task: ListedTask) -> Self {
-        let kind = if task.id.starts_with("job_") { "job" } else { "response" };
+        let kind = TaskKind::of(&task.id).name();
         Self {
             id: task.id,
             tenant: task.tenant,

@@ -205,11 +205,7 @@ pub(crate) async fn admit(
             return Ok(Admission::Reply(reply));
         }
     };
-    let sent = deferral::kept_headers(headers, caller);
-    let deferral = Deferral::of(translation.as_ref(), written, sent).map(Box::new);
-    if deferral.is_some() && gateway.store.is_none() {
-        return Err(Error::StoreOff);
-    }
+    let requested = *api;
     reading.grow_to(body.len(), limits.body_bytes_max)?;
     let api = api.served_by();
     let routed: RoutingFields = openai::parse(&body)?;
@@ -230,6 +226,13 @@ pub(crate) async fn admit(
     let size = Size::new(work_bytes, answer_max, lengths.map_or(1, |lengths| lengths.choices));
     let usage = UsageLimits::new(body.len(), task(api, &routed, lengths, choice_max));
     let is_streamed = api.generates() && routed.stream.unwrap_or(false);
+    let is_resumable = is_streamed && again.is_none() && deferral::is_resumable(headers)?;
+    let sent = (written, deferral::kept_headers(headers, caller));
+    let made = (is_resumable, routed.has_logprobs());
+    let deferral = Deferral::of(requested, translation.as_ref(), sent, made)?.map(Box::new);
+    if deferral.is_some() && gateway.store.is_none() {
+        return Err(Error::StoreOff);
+    }
     let model = model(caller, known)?;
     // Embeddings and reranking have no prefix: nodes keep no KV cache for them.
     let prefix = if api.generates() { prefix(caller, &body) } else { Prefix::default() };

@@ -30,8 +30,10 @@ const RESPONSES: &str = "/v1/responses";
 
 mod events;
 pub(crate) mod make;
+mod streams;
 
-pub(crate) use events::live_events;
+pub(crate) use events::{live_events, past_events};
+pub(crate) use streams::{EventId, ROOT};
 
 /// Stores an admitted request, and returns the response that waits.
 ///
@@ -44,14 +46,15 @@ pub(crate) async fn defer(
 ) -> Result<Response<Body>, Error> {
     let (store, limits) = gateway.store_of(settings)?;
     let Admitted { deferral, translation, user, tenant, model, .. } = admitted;
-    let (Some(deferral), Some(mut translation)) = (deferral, translation) else {
-        return Err(Error::internal("no request to defer"));
+    let deferral = deferral.ok_or_else(|| Error::internal("no request to defer"))?;
+    let (Some(background), Some(mut translation)) = (deferral.background, translation) else {
+        return streams::defer(gateway, settings, *deferral, (&tenant, user, model)).await;
     };
     let queued = translation.enqueue();
     let (events, stored) = queued.ok_or_else(|| Error::internal("no response to defer"))?;
     let user = user.map(u64::from);
     let stored = stored.owned_by(user);
-    let Deferral { request, headers, origin, background } = *deferral;
+    let Deferral { request, headers, origin, is_bound, .. } = *deferral;
     let record = BackgroundTask {
         id: stored.id(),
         tenant: (*tenant).into(),
@@ -65,7 +68,7 @@ pub(crate) async fn defer(
         user,
         headers,
         is_streamed: background.is_streamed,
-        is_bound: background.has_logprobs,
+        is_bound,
         is_canceled: false,
     };
     let conversation = stored.to_json().ok_or_else(|| Error::internal("no JSON to store"))?;
@@ -76,7 +79,7 @@ pub(crate) async fn defer(
         store.insert_task(record, request, conversation, limits.background.per_tenant_max).await;
     inserted.map_err(refusal)?;
     match background.is_streamed {
-        true => Ok(live_events(gateway, settings, &id, live, 0)),
+        true => Ok(live_events(gateway, settings, &id, live, (0, false))),
         false => Ok(response::json(stored.response().to_vec())),
     }
 }

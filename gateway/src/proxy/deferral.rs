@@ -2,18 +2,23 @@
 //! request, and what was made of it before.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use hyper::header::{HeaderMap, HeaderName};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use inference_protocol::fleet::ModelStatus;
+use inference_protocol::openai::ParseError;
 use inference_protocol::resume::{Resume, ResumedChoice};
+use inference_protocol::time::unix_seconds;
 use inference_translation::store::Stored;
-use inference_translation::{Background, Origin};
+use inference_translation::{Background, Origin, StreamFormat};
 use serde::{Deserialize, Serialize};
 
 use super::translation::Translation;
 use crate::access::keys::Caller;
+use crate::types::api::RequestedApi;
+use crate::types::error::Error;
+use crate::types::random::random;
 
 /// Class header of requests and responses. It overrides `service_tier`.
 pub(crate) const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
@@ -31,20 +36,53 @@ pub(crate) struct Deferral {
     pub headers: Vec<(String, String)>,
     /// Where its ids and times come from.
     pub origin: Origin,
-    /// How it is made.
-    pub background: Background,
+    /// How it is made; `None` for a stream that its client may read on.
+    pub background: Option<Background>,
+    /// The path of its API.
+    pub path: &'static str,
+    /// True if only the node that made a token can write its events.
+    pub is_bound: bool,
+}
+
+/// Request header: `true` for a stream that its client may read on after its connection broke.
+const RESUMABLE: HeaderName = HeaderName::from_static("x-flotilla-resumable");
+
+/// True if the client wants a stream that it may read on.
+pub(super) fn is_resumable(headers: &HeaderMap) -> Result<bool, Error> {
+    match headers.get(&RESUMABLE).map(HeaderValue::as_bytes) {
+        None | Some(b"false") => Ok(false),
+        Some(b"true") => Ok(true),
+        Some(_) => Err(Error::Header(RESUMABLE, "true or false".into())),
+    }
 }
 
 impl Deferral {
-    /// `None` if the response is to be sent on the request's connection.
+    /// `None` if the response is to be sent on the request's connection. `is_resumable`: the client
+    /// wants a stream that it may read on.
+    ///
+    /// # Errors
+    /// Streams of this API have no events.
     pub(crate) fn of(
+        api: RequestedApi,
         translation: Option<&Translation>,
-        request: Bytes,
-        headers: Vec<(String, String)>,
-    ) -> Option<Self> {
-        let translation = translation?;
-        let (background, origin) = (translation.background?, translation.origin);
-        Some(Self { request, headers, origin, background })
+        (request, headers): (Bytes, Vec<(String, String)>),
+        (is_resumable, has_logprobs): (bool, bool),
+    ) -> Result<Option<Self>, Error> {
+        let background = translation.and_then(|translation| translation.background);
+        if background.is_none() && !is_resumable {
+            return Ok(None);
+        }
+        let has_events =
+            translation.is_none_or(|writer| writer.stream_format() == StreamFormat::Events);
+        let path = api.path().filter(|_| has_events);
+        let path = path.ok_or_else(|| {
+            let message = "X-Flotilla-Resumable: only server-sent events can be read on".into();
+            Error::Invalid(ParseError { message, param: None })
+        })?;
+        let new = || Origin { random: random(), now: unix_seconds(SystemTime::now()) };
+        let origin = translation.map_or_else(new, |translation| translation.origin);
+        let is_bound = background.map_or(has_logprobs, |background| background.has_logprobs);
+        Ok(Some(Self { request, headers, origin, background, path, is_bound }))
     }
 }
 

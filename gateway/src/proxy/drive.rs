@@ -110,6 +110,9 @@ impl Drive {
         };
         let attempts = Attempts::new(limits, facts, first(&admitted));
         let mut attempts = attempts.restricted_to(admitted.origin.clone());
+        if admitted.latest.is_some() {
+            attempts = attempts.with_countable_events();
+        }
         attempts.start();
         let translation = admitted.translation.take();
         Self {

@@ -166,10 +166,7 @@ fn send(mut drive: Box<Drive>, next: Result<Next, Error>) -> Option<(Piece, Rest
     match next {
         Ok(Next::Events(events)) => Some((frame(events), Rest::Drive(drive))),
         Ok(Next::Whole(whole)) => {
-            let event = match drive.translation() {
-                Some(translation) => translation.refusal_event(whole.status, &whole.body),
-                None => sse::data(&String::from_utf8_lossy(&whole.body)).into(),
-            };
+            let event = refusal_event(&mut drive, &whole);
             Some((frame(event), Rest::Nothing))
         }
         Ok(Next::End) => None,
@@ -190,8 +187,16 @@ fn translated(drive: &mut Drive, mut whole: Box<Whole>) -> Box<Whole> {
     whole
 }
 
+/// A response in one piece as the final event of a stream.
+pub(super) fn refusal_event(drive: &mut Drive, whole: &Whole) -> Bytes {
+    match drive.translation() {
+        Some(translation) => translation.refusal_event(whole.status, &whole.body),
+        None => sse::data(&String::from_utf8_lossy(&whole.body)).into(),
+    }
+}
+
 /// The final event of a stream that failed.
-fn error_event(drive: &mut Drive, error: &Error) -> Bytes {
+pub(super) fn error_event(drive: &mut Drive, error: &Error) -> Bytes {
     match drive.translation() {
         Some(translation) => translation.error_event(error),
         None => response::error_event(error),

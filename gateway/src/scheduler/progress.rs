@@ -33,6 +33,8 @@ pub struct Progress {
     unmarked_usage: Option<Usage>,
     /// True if the client did not ask for the usage event.
     hides_usage: bool,
+    /// True if events about the progress of the prefill are left out.
+    hides_prefill: bool,
     is_complete: bool,
 }
 
@@ -59,6 +61,12 @@ impl Progress {
         Self { resume, tokens, ..Self::default() }
     }
 
+    /// Leaves out events about the progress of the prefill: another prefill would have others, so
+    /// that events could not be told by their number.
+    pub(super) fn hide_prefill(&mut self) {
+        self.hides_prefill = true;
+    }
+
     /// The resume state for the next node.
     pub fn resume(&self) -> &Resume {
         &self.resume
@@ -75,7 +83,7 @@ impl Progress {
         for event in sse::events(block) {
             end += event.len();
             if let Some(event) = take_prefill(event) {
-                if is_streamed {
+                if is_streamed && !self.hides_prefill {
                     kept.keep(end - event.len()..end);
                 }
                 continue;

@@ -23,7 +23,7 @@ use crate::control::only;
 use crate::proxy::accept::Received;
 use crate::proxy::admit::read_body;
 use crate::proxy::background::{JobRequest, defer_job};
-use crate::store::{BackgroundTask, Store, StoreError};
+use crate::store::{BackgroundTask, Store, StoreError, TaskKind};
 use crate::types::api::RequestedApi;
 use crate::types::error::Error;
 use crate::types::request_body::RequestBody;
@@ -158,7 +158,7 @@ fn view(task: &BackgroundTask, status: &str, result: &[u8]) -> Value {
 impl Jobs<'_> {
     async fn find(&self, id: &str) -> Result<(BackgroundTask, Vec<u8>), Error> {
         let found = self.store.task(self.tenant, id).await.map_err(|error| error.of(id))?;
-        match found.0.is_job() && self.reader.sees_those_of(found.0.user) {
+        match (found.0.kind() == TaskKind::Job) && self.reader.sees_those_of(found.0.user) {
             true => Ok(found),
             false => Err(StoreError::Unknown.of(id)),
         }

@@ -3,13 +3,10 @@
 
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use hyper::{Method, Request, Response};
 use inference_protocol::ids::ID_BYTES_MAX;
 use inference_protocol::openai::ParseError;
-use inference_protocol::sse;
 use inference_protocol::time::unix_seconds;
-use inference_translation::StreamFormat;
 use inference_translation::responses;
 use inference_translation::store::{Path, Stored};
 
@@ -18,9 +15,9 @@ use crate::access::responses::Reader;
 use crate::context::Gateway;
 use crate::context::settings::Settings;
 use crate::control::only;
-use crate::proxy::background::live_events;
+use crate::proxy::background::{live_events, past_events};
 use crate::proxy::stored::sent_response;
-use crate::store::{BackgroundTask, Store, StoreError};
+use crate::store::{BackgroundTask, Store, StoreError, TaskKind};
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
@@ -124,7 +121,8 @@ impl Caller<'_> {
             Err(StoreError::Unknown) => return Ok(None),
             Err(error) => return Err(error.of(self.id)),
         };
-        if !self.reader.sees_those_of(record.user) {
+        let is_response = record.kind() == TaskKind::Response;
+        if !is_response || !self.reader.sees_those_of(record.user) {
             return Ok(None);
         }
         let unreadable = || Error::internal("a stored response cannot be read");
@@ -202,12 +200,10 @@ impl Caller<'_> {
         // Read again: if it has ended before it was entered, nobody else is in it.
         let (record, _) = self.kept().await?.ok_or_else(|| self.unknown())?;
         if record.is_active {
-            return Ok(live_events(self.gateway, settings, self.id, live, from));
+            return Ok(live_events(self.gateway, settings, self.id, live, (from, false)));
         }
         let events = store.task_events(self.id).await.map_err(|error| error.of(self.id))?;
-        let skipped: usize = sse::events(&events).take(from).map(<[u8]>::len).sum();
-        let rest = Bytes::from(events).slice(skipped..);
-        Ok(response::stream(StreamFormat::Events.content_type(), response::whole(rest)))
+        Ok(past_events(self.id, events, (from, false)))
     }
 }
 

@@ -11,12 +11,13 @@ use inference_translation::store::Path;
 use inference_translation::{ClientApi, ollama};
 
 use super::models::{self, Listing};
-use super::{batches, files, jobs, message_batches, responses};
+use super::{batches, files, jobs, message_batches, responses, streams};
 use crate::config::tls::Authority;
 use crate::context::Gateway;
 use crate::control::health::status;
 use crate::control::{join, only};
 use crate::proxy;
+use crate::proxy::background::EventId;
 use crate::types::api::{Api, RequestedApi};
 use crate::types::error::Error;
 use crate::types::request_context::RequestContext;
@@ -34,6 +35,11 @@ pub(crate) async fn serve(
     let path = request.uri().path();
     let api = RequestedApi::at(path);
     if let Some(api) = api.filter(|_| request.method() == Method::POST) {
+        if let Some(last) = EventId::last(request.headers()) {
+            let events = streams::read_on(&gateway, &request, &last.stream, last.number + 1).await;
+            let id = context.id().as_str();
+            return events.unwrap_or_else(|error| response::error_for(api, &error, id));
+        }
         return proxy::serve(gateway, context, api, request, None).await;
     }
     if path == "/props" && request.method() == Method::GET {
@@ -52,6 +58,7 @@ pub(crate) async fn serve(
         path if message_batches::path(path).is_some() => {
             message_batches::serve(&gateway, request).await
         }
+        path if streams::path(path).is_some() => streams::serve(&gateway, &request).await,
         path if jobs::path(path).is_some() => jobs::serve(&gateway, context.clone(), request).await,
         path if let Some(path) = Path::at(path) => responses::serve(&gateway, &request, path).await,
         _ => look(&gateway, &request),

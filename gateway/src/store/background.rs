@@ -90,6 +90,37 @@ pub(crate) struct TaskEnd {
     pub(crate) messages: Vec<Delivery>,
 }
 
+/// Kinds of work in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TaskKind {
+    /// A response of the Responses API.
+    Response,
+    /// A request of any API, whose response is stored as a whole.
+    Job,
+    /// A stream of any API, which its client may read on.
+    Stream,
+}
+
+impl TaskKind {
+    /// The kind of the task with this id.
+    pub(crate) fn of(id: &str) -> Self {
+        match id.split_once('_') {
+            Some(("job", _)) => Self::Job,
+            Some(("stream", _)) => Self::Stream,
+            _ => Self::Response,
+        }
+    }
+
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Response => "response",
+            Self::Job => "job",
+            Self::Stream => "stream",
+        }
+    }
+}
+
 impl BackgroundTask {
     /// The random number in its id.
     pub(crate) fn number(&self) -> u128 {
@@ -97,9 +128,9 @@ impl BackgroundTask {
         u128::from_str_radix(digits, 16).unwrap_or_default()
     }
 
-    /// True if it is a job; otherwise it is a response.
-    pub(crate) fn is_job(&self) -> bool {
-        self.id.starts_with("job_")
+    /// What it is.
+    pub(crate) fn kind(&self) -> TaskKind {
+        TaskKind::of(&self.id)
     }
 
     /// When it must have ended, in seconds since 1970.
@@ -401,13 +432,20 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes tasks that have ended and are older than `before`.
-    pub(crate) async fn expire_tasks(&self, before: u64) -> Result<usize, StoreError> {
+    /// Deletes tasks that have ended and are older than `before`, and streams older than
+    /// `streams_before`.
+    pub(crate) async fn expire_tasks(
+        &self,
+        before: u64,
+        streams_before: u64,
+    ) -> Result<usize, StoreError> {
         let expire = move |transaction: &mut Transaction<'_>| {
-            let sql = "DELETE FROM tasks WHERE is_active = 0 AND created_at < ?1 \
+            let sql = "DELETE FROM tasks WHERE is_active = 0 AND (created_at < ?1 \
+                       OR (created_at < ?2 AND substr(id, 1, 7) = 'stream_')) \
                        RETURNING tenant, bytes";
             let read = |mut row: Row| Ok((row.take("tenant")?, row.take("bytes")?));
-            let deleted = transaction.query(sql, values![before])?.into_iter().map(read);
+            let deleted =
+                transaction.query(sql, values![before, streams_before])?.into_iter().map(read);
             Ok(deleted.collect::<Result<Vec<(String, u64)>, Fault>>()?)
         };
         let deleted = self.0.database.run(expire).await?;

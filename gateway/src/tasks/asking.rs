@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::poll;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::http::response::Parts;
 use hyper::{Request, Response, StatusCode};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
@@ -26,7 +27,7 @@ use crate::types::api::RequestedApi;
 use crate::types::random::random;
 use crate::types::request_body::RequestBody;
 use crate::types::request_context::RequestContext;
-use crate::types::response::Body;
+use crate::types::response::{Body, SHOULD_RETRY};
 
 /// How long a request waits for an endpoint before it is made again: one whose only node has failed
 /// it waits for another one until then.
@@ -98,7 +99,7 @@ impl Asking {
             #[expect(clippy::disallowed_methods, reason = "it is limited")]
             let read = Limited::new(body, self.bytes_max).collect().await;
             let read = read.map(|body| body.to_bytes()).map_err(|_| TooLarge)?;
-            if !is_temporary(head.status, &read) || Instant::now() >= self.expires {
+            if !is_temporary(&head, &read) || Instant::now() >= self.expires {
                 return Ok(Asked { status: head.status, headers: head.headers, body: read });
             }
             on_repeat();
@@ -162,13 +163,15 @@ struct Code {
 
 /// True if the same request may get another response later. A used-up monthly budget does not come
 /// back in time.
-fn is_temporary(status: StatusCode, body: &[u8]) -> bool {
-    match status.as_u16() {
+fn is_temporary(head: &Parts, body: &[u8]) -> bool {
+    // So says a used-up budget in any API's format.
+    let may_retry = head.headers.get(SHOULD_RETRY).is_none_or(|value| value != "false");
+    match head.status.as_u16() {
         408 | 500 | 502..=504 => true,
         429 => {
             let refused: Option<Refused> = serde_json::from_slice(body).ok();
             let code = refused.and_then(|refused| refused.error?.code);
-            code.as_deref() != Some("insufficient_quota")
+            may_retry && code.as_deref() != Some("insufficient_quota")
         }
         _ => false,
     }
@@ -191,8 +194,11 @@ mod tests {
             (501, "", false),
             (200, "", false),
         ] {
-            let status = StatusCode::from_u16(status).unwrap();
-            assert_eq!(is_temporary(status, body.as_bytes()), temporary, "{status} {body}");
+            let (mut head, ()) = Response::new(()).into_parts();
+            head.status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(is_temporary(&head, body.as_bytes()), temporary, "{status} {body}");
+            head.headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+            assert_eq!(is_temporary(&head, body.as_bytes()), temporary && status != 429);
         }
     }
 }

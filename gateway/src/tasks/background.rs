@@ -18,10 +18,11 @@ use crate::config::store::BackgroundLimits;
 use crate::context::Gateway;
 use crate::observability::metrics::BackgroundOutcome;
 use crate::proxy::deferral::Checkpoint;
-use crate::store::{BackgroundTask, Live, Store, StoreError, TaskEnd};
+use crate::store::{BackgroundTask, Live, Store, StoreError, TaskEnd, TaskKind};
 
 mod job;
 mod response;
+mod stream;
 
 /// How often to look for work whose task has failed.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -135,13 +136,14 @@ impl One {
             () = self.live.canceled() => {}
             () = stop.cancelled() => return,
         }
-        let done = match self.task.is_job() {
-            true => {
+        let done = match self.task.kind() {
+            TaskKind::Job => {
                 let left = self.task.expires_at().saturating_sub(unix_seconds(SystemTime::now()));
                 let left = Duration::from_secs(left);
                 job::run(self, input, left).await
             }
-            false => response::run(self, input).await,
+            TaskKind::Response => response::run(self, input).await,
+            TaskKind::Stream => stream::run(self, input).await,
         };
         let Some((outcome, result)) = done else { return };
         if !self.finish(outcome, result).await {
@@ -177,7 +179,9 @@ impl One {
     /// it has not ended.
     async fn finish(&self, outcome: BackgroundOutcome, result: Vec<u8>) -> bool {
         let event = event(&self.task, outcome, &result);
-        let messages = messages(&self.gateway, &self.task.tenant, &event, &self.task.id);
+        let is_told = self.task.kind() != TaskKind::Stream;
+        let told = || messages(&self.gateway, &self.task.tenant, &event, &self.task.id);
+        let messages = if is_told { told() } else { Vec::new() };
         let status = event.rsplit_once('.').map_or("", |(_, status)| status).to_string();
         let end = TaskEnd { status, result, events: self.live.events(), messages };
         loop {
@@ -204,9 +208,9 @@ fn event(task: &BackgroundTask, outcome: BackgroundOutcome, result: &[u8]) -> St
         BackgroundOutcome::Failed => "failed",
         BackgroundOutcome::Completed => "completed",
     };
-    match task.is_job() {
-        true => format!("job.{end}"),
-        false => {
+    match task.kind() {
+        kind @ (TaskKind::Job | TaskKind::Stream) => format!("{}.{end}", kind.name()),
+        TaskKind::Response => {
             // One that is complete may have been cut off.
             let stored = Stored::from_json(result);
             let response = stored.map(|stored| serde_json::from_slice(stored.response()));

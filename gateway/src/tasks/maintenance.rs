@@ -12,9 +12,11 @@ use crate::tasks::hourly_cost::date_of;
 /// How often to write something, to know whether that works, and to count what gateways store.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// How often to delete what has expired.
-const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(30);
 /// How often to look for copies of contents that nobody reads any more.
 const COPIES_INTERVAL: Duration = Duration::from_secs(10 * 60);
+/// How long a stream can be read on after it was asked for.
+const STREAM_AGE_S: u64 = 60 * 60;
 /// How long usage is kept: a year and a month, for bills.
 const USAGE_AGE_S: u64 = 400 * 24 * 60 * 60;
 
@@ -58,7 +60,7 @@ async fn expire(gateway: &Gateway, store: &Store) -> Result<(), StoreError> {
     let usage_before = now.saturating_sub(USAGE_AGE_S);
     store.expire_usage(hour_of(usage_before), date_of(usage_before)).await?;
     let batches = store.expire_batches(before).await?;
-    let responses = store.expire_tasks(before).await?;
+    let responses = store.expire_tasks(before, now.saturating_sub(STREAM_AGE_S)).await?;
     if files + batches + responses > 0 {
         tracing::info!(files, batches, responses, "expired records deleted");
     }

@@ -121,6 +121,10 @@ impl Api {
     }
 }
 
+fn path_of<A: PartialEq>(paths: &[(&'static str, A)], api: A) -> Option<&'static str> {
+    paths.iter().find(|(_, known)| *known == api).map(|(path, _)| *path)
+}
+
 /// An API of the gateway: one that nodes serve, or one that is translated to chat completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestedApi {
@@ -141,6 +145,14 @@ impl RequestedApi {
     pub fn at(path: &str) -> Option<Self> {
         let translated = || ClientApi::at(path).map(Self::Translated);
         Api::at(path).map(Self::Native).or_else(translated)
+    }
+
+    /// A path at which clients call it by `POST`; `None` if that depends on the body.
+    pub(crate) fn path(self) -> Option<&'static str> {
+        match self {
+            Self::Native(api) => path_of(&Api::PATHS, api),
+            Self::Translated(api) => path_of(&ClientApi::PATHS, api),
+        }
     }
 
     /// The API by which an endpoint serves it.

@@ -16,7 +16,8 @@ use crate::types::error::Error;
 /// Retry delay in milliseconds; OpenAI's SDKs prefer it over `Retry-After`.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
-const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+/// `false` where OpenAI's SDKs would retry in vain.
+pub(crate) const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// The response for an error, in OpenAI's format.
 pub(crate) fn error(error: &Error) -> Response<Body> {

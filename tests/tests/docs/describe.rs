@@ -157,6 +157,8 @@ fn parameters() -> Value {
             "default": "standard"}), "Class of the queue."),
         "deadline": header("x-flotilla-deadline-ms", json!({"type": "integer", "minimum": 1,
             "maximum": 86400000}), "Milliseconds within which the request must have a slot."),
+        "resumable": header("x-flotilla-resumable", json!({"type": "boolean", "default": false}),
+            "Gives events of a stream ids, after which a client may read on."),
         "request": header("x-request-id", json!({"type": "string"}), "Returned, and logged."),
         "trace": header("traceparent", json!({"type": "string"}), "W3C Trace Context."),
     })
@@ -175,7 +177,7 @@ fn headers() -> Value {
 
 /// An operation that reads a body.
 fn asks(tag: &str, said: &str, reads: Value, answers: Value) -> Value {
-    let parameters = ["class", "deadline", "request", "trace"];
+    let parameters = ["class", "deadline", "resumable", "request", "trace"];
     let named = |name: &str| json!({"$ref": format!("#/components/parameters/{name}")});
     let told = ["x-request-id", "x-flotilla-class", "x-flotilla-endpoint", "openai-processing-ms"];
     let told: Map<String, Value> = told

@@ -34,6 +34,7 @@ mod retries;
 mod shares;
 mod split;
 mod stored_responses;
+mod streams;
 mod traces;
 mod usage;
 mod users;

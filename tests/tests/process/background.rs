@@ -204,6 +204,6 @@ async fn the_example_in_the_documentation_reads_responses_with_the_package_of_op
     let ran = tokio::task::block_in_place(|| run_command(command));
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     let said = "completed The capital of France is Paris.\nThe capital of Kenya is Nairobi.\n\
-        queued 0\ncompleted The capital of Italy is Rome.\n";
+        queued 0\ncompleted The capital of Italy is Rome.\nThe capital of France is Paris.\n";
     assert_eq!(ran.stdout, said);
 }

@@ -20,10 +20,11 @@ use super::super::authenticate::{Authenticated, Known};
 use super::super::deferral::{Again, CHECKPOINT_INTERVAL, LatestCheckpoint};
 use super::super::drive::{Drive, Next};
 use super::super::forward::Whole;
+use super::super::stream::{error_event, refusal_event};
 use super::now;
 use crate::access::keys::Caller;
 use crate::context::Gateway;
-use crate::store::{BackgroundTask, Live, Store};
+use crate::store::{BackgroundTask, Live, Store, TaskKind};
 use crate::types::api::RequestedApi;
 use crate::types::error::Error;
 use crate::types::request_body::RequestBody;
@@ -76,6 +77,8 @@ pub(crate) struct Failure {
     pub retry_after: Option<Duration>,
     /// True if an endpoint had the request.
     pub is_of_endpoint: bool,
+    /// What ends a stream that failed so, in the format of its API.
+    pub event: Bytes,
 }
 
 impl From<Error> for Failure {
@@ -86,6 +89,7 @@ impl From<Error> for Failure {
             status,
             retry_after: error.is_temporary().then(|| error.retry_after().unwrap_or_default()),
             is_of_endpoint: false,
+            event: response::error_event(&error),
         }
     }
 }
@@ -96,7 +100,8 @@ impl Failure {
         let message = "the gateway was restarted while an external endpoint made this response";
         let (message, kind) = (message.into(), "server_error".into());
         let detail = ErrorDetail { message, kind, param: None, code: None };
-        Self { detail, status: 500, retry_after: None, is_of_endpoint: true }
+        let event = sse::data(&ErrorBody { error: detail.clone() }.to_json()).into();
+        Self { detail, status: 500, retry_after: None, is_of_endpoint: true, event }
     }
 
     /// An endpoint's refusal.
@@ -105,7 +110,8 @@ impl Failure {
         let body: Option<ErrorBody> = serde_json::from_slice(&whole.body).ok();
         match body {
             Some(ErrorBody { error }) if status < 500 => {
-                Self { detail: error, status, retry_after: None, is_of_endpoint: true }
+                let event = sse::data(&String::from_utf8_lossy(&whole.body)).into();
+                Self { detail: error, status, retry_after: None, is_of_endpoint: true, event }
             }
             _ => Error::NodeRefused(status).into(),
         }
@@ -169,7 +175,8 @@ impl Making<'_> {
         let client = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         Received {
             context: RequestContext::open(client, &headers),
-            api: RequestedApi::Translated(ClientApi::Responses),
+            api: RequestedApi::at(&self.response.path)
+                .unwrap_or(RequestedApi::Translated(ClientApi::Responses)),
             query_model: None,
             arrived: Instant::now(),
             headers,
@@ -186,7 +193,9 @@ impl Making<'_> {
     async fn follow(&self, drive: &mut Drive) -> Made {
         let bytes_max = self.gateway.settings.now().config.limits.response_bytes_max;
         // They were passed on when the request was stored.
-        let first = drive.translation().and_then(|translation| translation.enqueue());
+        let is_stream = self.response.kind() == TaskKind::Stream;
+        let translation = drive.translation().filter(|_| !is_stream);
+        let first = translation.and_then(|translation| translation.enqueue());
         let mut number = first.map_or(0, |(events, _)| sse::events(&events).count());
         let mut ticks = interval(CHECKPOINT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -220,12 +229,21 @@ impl Making<'_> {
                     }
                 }
                 Ok(Next::Whole(whole)) if !whole.status.is_success() => {
-                    return Made::Failed(Failure::of_refusal(&whole));
+                    let event = refusal_event(drive, &whole);
+                    return Made::Failed(Failure { event, ..Failure::of_refusal(&whole) });
                 }
                 // It came without events.
+                Ok(Next::Whole(whole)) if is_stream => {
+                    self.live.push(number, &refusal_event(drive, &whole));
+                    return Made::Complete(NOTHING.into());
+                }
                 Ok(Next::Whole(_)) => return self.complete(drive, Some(number)),
+                Ok(Next::End) if is_stream => return Made::Complete(NOTHING.into()),
                 Ok(Next::End) => return self.complete(drive, None),
-                Err(error) => return Made::Failed(error.into()),
+                Err(error) => {
+                    let event = error_event(drive, &error);
+                    return Made::Failed(Failure { event, ..error.into() });
+                }
             }
         }
     }
@@ -251,6 +269,9 @@ impl Making<'_> {
         }
     }
 }
+
+/// The result of a stream, which has only events.
+pub(crate) const NOTHING: &[u8] = b"null";
 
 /// Waits for what is being saved; without it, forever.
 async fn saved<F: Future<Output = ()> + Unpin>(saving: &mut Option<F>) {

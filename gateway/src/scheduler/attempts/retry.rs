@@ -37,6 +37,12 @@ impl Attempts {
         self.retry.constraints.origin = origin;
         self
     }
+
+    /// Makes the events a function of the response, so that they can be counted.
+    pub(crate) fn with_countable_events(mut self) -> Self {
+        self.progress.hide_prefill();
+        self
+    }
 }
 
 /// Retry state of one request.

@@ -13,7 +13,7 @@ const PATHS: &str = "/v1/";
 const MAX_AGE: &str = "600";
 /// Response headers that pages may read, besides the CORS-safelisted ones.
 const EXPOSED: &str = "x-request-id, request-id, retry-after, x-flotilla-endpoint, x-flotilla-class, \
-    x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, \
+    x-flotilla-stream, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, \
     x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens";
 
 /// CORS headers of one response.

@@ -26,7 +26,8 @@ pub(super) async fn run(one: &One, input: TaskInput) -> Option<(BackgroundOutcom
         return None;
     };
     one.live.push(0, &queued.first_events().into());
-    match make(one, input, &queued).await {
+    let previous = queued.previous().map(Into::into);
+    match make(one, input, previous).await {
         Made::Interrupted => None,
         Made::Complete(conversation) => Some((BackgroundOutcome::Completed, conversation)),
         Made::Canceled => Some(end_early(one, &queued, Ended::Canceled)),
@@ -37,7 +38,7 @@ pub(super) async fn run(one: &One, input: TaskInput) -> Option<(BackgroundOutcom
 }
 
 /// Tries until it is complete, or no attempt would help.
-async fn make(one: &One, input: TaskInput, queued: &Stored) -> Made {
+pub(super) async fn make(one: &One, input: TaskInput, previous: Option<Arc<Stored>>) -> Made {
     let TaskInput { request, progress, .. } = input;
     let making = Making {
         gateway: &one.gateway,
@@ -46,7 +47,7 @@ async fn make(one: &One, input: TaskInput, queued: &Stored) -> Made {
         request: request.into(),
         live: &one.live,
         latest: Arc::new(LatestCheckpoint::new(one.checkpoint(progress), one.task.is_bound)),
-        previous: queued.previous().map(Into::into),
+        previous,
     };
     let ((mut pause, pause_max), mut failures) = (PAUSES, 0);
     loop {
