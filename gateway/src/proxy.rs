@@ -154,7 +154,12 @@ async fn discard(gateway: &Gateway, settings: &Settings, refused: Authenticated,
 }
 
 /// Reads the rest of a body in the background.
-fn discard_later(gateway: &Gateway, settings: &Settings, headers: HeaderMap, body: RequestBody) {
+pub(crate) fn discard_later(
+    gateway: &Gateway,
+    settings: &Settings,
+    headers: HeaderMap,
+    body: RequestBody,
+) {
     let (stop, time) = (gateway.stop.clone(), settings.config.timeouts.body);
     gateway.tasks.spawn(async move {
         stop.run_until_cancelled(request_body::discard(&headers, body, time)).await;

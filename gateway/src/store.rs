@@ -26,6 +26,8 @@ mod postgres;
 mod quota;
 mod sql;
 mod sqlite;
+#[cfg(test)]
+mod testing;
 mod turns;
 mod usage;
 mod usage_book;

@@ -8,6 +8,9 @@ use inference_protocol::fleet::ModelStatus;
 
 use super::Dispatcher;
 use crate::scheduler::SlotRequest;
+use crate::scheduler::fleet::Availability;
+use crate::types::error::Error;
+use crate::types::external::ExternalPolicy;
 use crate::types::served_model::ServedModel;
 
 impl Dispatcher {
@@ -24,6 +27,22 @@ impl Dispatcher {
     /// True if a ready endpoint serves the model.
     pub(crate) fn serves(&self, model: &str) -> bool {
         self.lock().scheduler.fleet.serves(model)
+    }
+
+    /// Checks that an endpoint serves the model, or did so recently.
+    ///
+    /// # Errors
+    /// Nobody serves it, or there are no nodes.
+    pub(crate) fn check_available(
+        &self,
+        model: &str,
+        external: ExternalPolicy,
+    ) -> Result<(), Error> {
+        match self.lock().scheduler.fleet.availability(model, external, self.now()) {
+            Availability::Served => Ok(()),
+            Availability::UnknownModel => Err(Error::UnknownModel(model.into())),
+            Availability::NoNode => Err(Error::NoNode),
+        }
     }
 
     /// The model file that most ready endpoints of a model serve, with the smallest context, and

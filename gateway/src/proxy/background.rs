@@ -45,10 +45,11 @@ pub(crate) async fn defer(
     admitted: Admitted,
 ) -> Result<Response<Body>, Error> {
     let (store, limits) = gateway.store_of(settings)?;
-    let Admitted { deferral, translation, user, tenant, model, .. } = admitted;
+    let Admitted { deferral, translation, user, tenant, model, external, .. } = admitted;
     let deferral = deferral.ok_or_else(|| Error::internal("no request to defer"))?;
     let (Some(background), Some(mut translation)) = (deferral.background, translation) else {
-        return streams::defer(gateway, settings, *deferral, (&tenant, user, model)).await;
+        let asked = (&tenant, user, model);
+        return streams::defer(gateway, settings, *deferral, asked, external).await;
     };
     let queued = translation.enqueue();
     let (events, stored) = queued.ok_or_else(|| Error::internal("no response to defer"))?;

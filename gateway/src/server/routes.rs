@@ -36,6 +36,11 @@ pub(crate) async fn serve(
     let api = RequestedApi::at(path);
     if let Some(api) = api.filter(|_| request.method() == Method::POST) {
         if let Some(last) = EventId::last(request.headers()) {
+            let (head, body) = request.into_parts();
+            // The request is known; the connection may be used again.
+            let (settings, headers) = (gateway.settings.now(), head.headers.clone());
+            proxy::discard_later(&gateway, &settings, headers, body.into());
+            let request = Request::from_parts(head, ());
             let events = streams::read_on(&gateway, &request, &last.stream, last.number + 1).await;
             let id = context.id().as_str();
             return events.unwrap_or_else(|error| response::error_for(api, &error, id));

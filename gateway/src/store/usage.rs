@@ -170,18 +170,9 @@ fn read(mut row: Row) -> Result<UsageRecord, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Place, StorageLimits};
+    use crate::store::testing::with_store;
 
     const TODAY: Date = Date { day: 9, month: 3 };
-
-    async fn with_store(test: impl AsyncFnOnce(&Store)) {
-        let folder = tempfile::tempdir().unwrap();
-        let place = Place { folder: folder.path().into(), bucket: None, postgres: None };
-        let limits = StorageLimits { bytes_max: 1 << 30, tenant_bytes_max: 1 << 30 };
-        let store = Store::new(place, "me", limits);
-        test(&store).await;
-        store.close().await;
-    }
 
     fn row(hour: u64, tenant: &str, endpoint: &str, date: Date) -> (UsageKey, UsageSum, Date) {
         let (tenant, endpoint) = (tenant.into(), endpoint.into());

@@ -23,6 +23,8 @@ mod line;
 mod messages;
 mod run;
 
+/// Results of lines read at a time.
+const RESULTS_PAGE: usize = 64;
 /// How often to look for work whose task has failed.
 const INTERVAL: Duration = Duration::from_secs(10);
 

@@ -1,12 +1,10 @@
 //! Responses that were sent to their clients, after a restart of the gateway.
 
-use std::time::Duration;
-
 use fleet_tests::batches::delete;
 use fleet_tests::client::{Answer, Client};
+use fleet_tests::eventually;
 use fleet_tests::mock_node::{Asked, MockNode};
 use fleet_tests::process::{Folder, metric};
-use fleet_tests::{eventually, eventually_within};
 use serde_json::{Value, json};
 
 use super::batches::Kept;
@@ -103,7 +101,7 @@ async fn a_conversation_goes_on_after_restarts_and_costs_each_turn_once() {
     for id in [&second, &third, &fourth, &fifth] {
         assert_eq!(delete(&kept.ada, &format!("{PATH}/{id}")).await, 200);
     }
-    eventually_within(Duration::from_secs(30), "the store to be empty", async || {
+    eventually("the store to be empty", async || {
         (metric(&kept.gateway.admin, "gateway_store_bytes").await == 0.0).then_some(())
     })
     .await;
@@ -142,7 +140,7 @@ async fn a_response_older_than_its_age_is_gone_after_a_restart() {
     .await;
     kept.stop().await;
     let kept = Kept::start_beside(folder.path(), "limits: {stored_age_s: 1}\n").await;
-    eventually_within(Duration::from_secs(30), "it to be deleted", async || {
+    eventually("it to be deleted", async || {
         let is_gone = kept.ada.get(&format!("{PATH}/{id}")).await.status == 404;
         let bytes = metric(&kept.gateway.admin, "gateway_store_bytes").await;
         (is_gone && bytes == 0.0).then_some(())

@@ -53,7 +53,9 @@ async fn says_rest(stream: Streaming) {
 
 async fn read_on(client: &Client, method: Method, path: &str, last: &str) -> Answer {
     let client = client.with_header("last-event-id", last);
-    client.try_send(method, path, "".into()).await.unwrap()
+    let body =
+        if method == Method::POST { streamed(chat("Hi")).to_string() } else { String::new() };
+    client.try_send(method, path, body.into()).await.unwrap()
 }
 
 #[tokio::test]
@@ -202,10 +204,15 @@ async fn what_cannot_be_read_on_is_refused_or_as_it_always_was() {
     });
     node.asked().await.answer("Hello");
     assert_eq!(other.await.unwrap().status, 200);
+    kept.gateway.is_idle().await;
+    let empty = Folder::new();
+    let nobody = Kept::start(empty.path(), "").await;
+    let refused = nobody.ada.with_header("x-flotilla-resumable", "true");
+    let refused = refused.post(CHAT, stream.clone()).await;
+    assert_eq!((refused.status, refused.error_code().as_str()), (503, "no_node"));
     let without = super::Gateway::start("").await;
     let _node = without.node("b", 1).await;
     let refused = without.client.with_header("x-flotilla-resumable", "true");
     let refused = tokio::time::timeout(Duration::from_secs(60), refused.post(CHAT, stream)).await;
     assert_eq!(refused.unwrap().error_code(), "store_disabled");
-    kept.gateway.is_idle().await;
 }

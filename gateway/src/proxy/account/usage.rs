@@ -27,9 +27,10 @@ impl Record {
         self.gateway.metrics.series(key).record_usage(usage);
         self.gateway.metrics.add_spend(lease.node(), SpendKind::Tokens(tenant), amount);
         let paid = Some((lease.node(), amount));
-        self.gateway.dispatcher.book_usage(tenant, self.user, usage, paid);
         let model = lease.model().clone();
+        // First: what is booked twice for a moment exceeds no budget.
         self.book((tenant, &model.id, lease.node()), UsageSum::new(usage, amount));
+        self.gateway.dispatcher.book_usage(tenant, self.user, usage, paid);
         self.external.usage = plus(self.external.usage, usage);
         self.external.amount += amount;
     }
@@ -67,8 +68,8 @@ impl Record {
         let series = self.gateway.metrics.series(self.labels());
         series.record_usage(usage);
         let tenant = self.context.tenant().unwrap_or_default();
-        self.gateway.dispatcher.book_usage(tenant, self.user, usage, None);
         self.book((tenant, model, ""), UsageSum::new(usage, 0.0));
+        self.gateway.dispatcher.book_usage(tenant, self.user, usage, None);
         if let Some(prices) = self.gateway.dispatcher.external_prices(model) {
             series.add_savings(prices.of(usage));
         }

@@ -131,13 +131,28 @@ impl Making<'_> {
         }
         let mut drive = match self.admit().await {
             Ok(drive) => drive,
-            Err(error) => return Made::Failed(error.into()),
+            Err(error) => {
+                let event = self.error_event(&error);
+                return Made::Failed(Failure { event, ..error.into() });
+            }
         };
         match self.follow(&mut drive).await {
             Made::Failed(failure) => {
                 Made::Failed(Failure { is_of_endpoint: drive.node().is_some(), ..failure })
             }
             made => made,
+        }
+    }
+
+    /// What ends a stream of the request's API that nobody has begun.
+    fn error_event(&self, error: &Error) -> Bytes {
+        match RequestedApi::at(&self.response.path) {
+            Some(RequestedApi::Translated(ClientApi::Messages)) => {
+                let detail = response::error_detail(error);
+                let body = ClientApi::Messages.error_body(error.status(), &detail, None);
+                format!("event: error\n{}", sse::data(&body)).into()
+            }
+            _ => response::error_event(error),
         }
     }
 

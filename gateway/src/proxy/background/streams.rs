@@ -12,6 +12,7 @@ use crate::context::Gateway;
 use crate::context::settings::Settings;
 use crate::store::{BackgroundTask, TaskKind};
 use crate::types::error::Error;
+use crate::types::external::ExternalPolicy;
 use crate::types::response::Body;
 use crate::types::user::UserId;
 
@@ -55,11 +56,10 @@ pub(super) async fn defer(
     settings: &Settings,
     deferral: Deferral,
     (tenant, user, model): (&Arc<str>, Option<UserId>, String),
+    external: ExternalPolicy,
 ) -> Result<Response<Body>, Error> {
     let (store, limits) = gateway.store_of(settings)?;
-    if !gateway.dispatcher.serves(&model) {
-        return Err(Error::UnknownModel(model));
-    }
+    gateway.dispatcher.check_available(&model, external)?;
     let Deferral { request, headers, origin, path, is_bound, .. } = deferral;
     let task = BackgroundTask {
         id: format!("stream_{:032x}", origin.random),

@@ -1,19 +1,11 @@
 //! Tests of lists of stored work.
 
 use super::super::sql::values;
-use super::super::{BackgroundTask, Batch, Place, StorageLimits, TaskEnd};
+use super::super::testing::with_store;
+use super::super::{BackgroundTask, Batch, TaskEnd};
 use super::*;
 
 const SECRET: &str = "a secret of the client";
-
-async fn with_store(test: impl AsyncFnOnce(&Store)) {
-    let folder = tempfile::tempdir().unwrap();
-    let place = Place { folder: folder.path().into(), bucket: None, postgres: None };
-    let limits = StorageLimits { bytes_max: 1 << 30, tenant_bytes_max: 1 << 30 };
-    let store = Store::new(place, "me", limits);
-    test(&store).await;
-    store.close().await;
-}
 
 fn notes() -> Option<Map<String, Value>> {
     Some(Map::from_iter([("note".into(), SECRET.into())]))

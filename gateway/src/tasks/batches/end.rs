@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use inference_protocol::time::unix_seconds;
 
 use super::input::Input;
-use super::messages;
+use super::{RESULTS_PAGE, messages};
 use crate::context::Gateway;
 use crate::server::files::OUTPUT_PURPOSE;
 use crate::store::{
@@ -14,9 +14,6 @@ use crate::store::{
     Upload,
 };
 use crate::tasks::webhooks;
-
-/// Results read at a time.
-pub(super) const PAGE: usize = 64;
 
 /// Writes the output and the error file, and ends the batch with this status. A message batch has
 /// one file with all results.
@@ -84,7 +81,7 @@ pub(super) fn messages_of(gateway: &Gateway, batch: &Batch) -> Vec<Delivery> {
 async fn write(store: &Store, batch: &Batch, is_error: bool) -> Result<Option<Upload>, StoreError> {
     let (mut upload, mut after) = (None, None);
     loop {
-        let results = store.results(&batch.id, Some(is_error), after, PAGE).await?;
+        let results = store.results(&batch.id, Some(is_error), after, RESULTS_PAGE).await?;
         let Some((last, _)) = results.last() else { return Ok(upload) };
         after = Some(*last);
         if upload.is_none() {

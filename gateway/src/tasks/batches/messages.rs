@@ -13,7 +13,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::task::spawn_blocking;
 
-use super::end::PAGE;
+use super::RESULTS_PAGE;
 use super::input::Input;
 use crate::store::{Batch, BatchStatus, Store, StoreError, Upload};
 
@@ -55,7 +55,7 @@ pub(super) async fn write(
     let mut upload = store.upload(&batch.tenant).await?;
     let (mut next, mut after) = (0, None);
     loop {
-        let results = store.results(&batch.id, None, after, PAGE).await?;
+        let results = store.results(&batch.id, None, after, RESULTS_PAGE).await?;
         let Some((last, _)) = results.last() else { break };
         after = Some(*last);
         for (line, text) in &results {
