@@ -216,18 +216,21 @@ MINUTES := 5
 ## Kill nodes under load until KILLS (default 100) of the deaths have hit a running response, and until
 ## STREAMS (default 100) streams of all APIs have lost a node. Then kill the gateway five times and nodes
 ## twenty times under a batch of LINES (default 10,000), and under BACKGROUND (default 1,000) streams of
-## responses in the background; the same with two gateways that share a PostgreSQL, killed ten times. Fails if a client notices one.
+## responses in the background; the same with two gateways that share a PostgreSQL, killed ten times; and a
+## storm of FAULTS (default 100) faults of gateways, nodes and the database. Fails if a client notices one.
 kills: build
 	FLOTILLA_KILLS=$(KILLS) FLOTILLA_STREAMS=$(STREAMS) FLOTILLA_BATCH_LINES=$(LINES) \
 	    FLOTILLA_BATCH_KILLS=5 FLOTILLA_BATCH_NODE_KILLS=4 \
 	    FLOTILLA_SHARED_LINES=$(LINES) FLOTILLA_SHARED_STREAMS=$(BACKGROUND) FLOTILLA_SHARED_KILLS=10 \
 	    FLOTILLA_BACKGROUND_STREAMS=$(BACKGROUND) FLOTILLA_BACKGROUND_KILLS=5 FLOTILLA_BACKGROUND_NODE_KILLS=4 \
+	    FLOTILLA_STORM_FAULTS=$(FAULTS) \
 	    $(CARGO) test $(CHOICE) --test process -- --nocapture --test-threads=1 \
-	    kills:: kill_streams:: batches::each_line background::streams shared_store::two_gateways
+	    kills:: kill_streams:: batches::each_line background::streams shared_store::two_gateways work_storm
 KILLS := 100
 STREAMS := 100
 LINES := 10000
 BACKGROUND := 1000
+FAULTS := 100
 
 ## Send ten times more requests than the nodes can answer, for OVERLOAD seconds (default 120).
 overload: dist-gateway
