@@ -5,7 +5,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::nodes::AdminClient;
 use crate::control::usage::USAGE_PATH;
 
-/// Which usage to export, and how. What is not set is chosen by the gateway.
+/// Which usage to export, and how. The gateway has defaults for fields that are `None`.
 #[derive(Debug, Clone, Default)]
 pub struct UsageQuery {
     /// The first day, as `2026-01-31`.

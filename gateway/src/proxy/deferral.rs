@@ -122,8 +122,8 @@ impl Again {
     }
 }
 
-/// How far a request is that the gateway makes itself. Its drive records that; whoever makes the
-/// request stores it, so that another attempt or another gateway process continues.
+/// The latest checkpoint of a request that the gateway makes itself. The drive records it, and the
+/// task that makes the request stores it, so that another attempt or process can continue.
 #[derive(Debug)]
 pub(crate) struct LatestCheckpoint {
     state: Mutex<LatestState>,
@@ -164,7 +164,7 @@ impl LatestCheckpoint {
         is_new.then(|| serde_json::to_vec(&state.checkpoint).ok()).flatten()
     }
 
-    /// Lets the next attempt begin from the start, with the same ids and seed.
+    /// Makes the next attempt begin from the start, with the same ids and seed.
     pub(crate) fn restart(&self) {
         let state = &mut *self.lock();
         state.checkpoint.restart();
@@ -218,7 +218,7 @@ impl Checkpoint {
         self.resume.choices.iter().map(|choice| choice.tokens.len()).sum()
     }
 
-    /// Leaves out what was made: whoever continues begins from the start.
+    /// Drops the tokens, so that the next attempt begins from the start.
     fn restart(&mut self) {
         self.resume.choices.clear();
         (self.model, self.is_lost) = (None, false);

@@ -44,8 +44,8 @@ impl Presence {
 }
 
 impl Store {
-    /// Says that this gateway lives, and learns whether work was created, canceled, or left. Few
-    /// statements, because it happens all the time and the database may be far away.
+    /// Records that this gateway lives, and reads whether work was created, canceled, or left. Uses
+    /// few statements, because it runs once a second and the database may be far away.
     pub(crate) async fn attend(&self) -> Result<(), StoreError> {
         let me = self.0.me.clone();
         let buries = self.0.presence.may_bury(Instant::now());

@@ -145,12 +145,12 @@ impl Store {
         Ok((tasks, has_more))
     }
 
-    /// The batch with this id, whoever's it is.
+    /// The batch with this id, of any tenant.
     pub(crate) async fn any_batch(&self, id: &str) -> Result<ListedBatch, StoreError> {
         self.find_any("batches", ListedBatch::COLUMNS, id, ListedBatch::read).await
     }
 
-    /// The response or job with this id, whoever's it is.
+    /// The response, job or stream with this id, of any tenant.
     pub(crate) async fn any_task(&self, id: &str) -> Result<ListedTask, StoreError> {
         let mut task = self.find_any("tasks", ListedTask::COLUMNS, id, ListedTask::read).await?;
         self.add_progress(&mut task);

@@ -1,5 +1,5 @@
-//! Says once a second to the gateways of the same store that this one lives, and wakes whoever
-//! looks for work when there is some.
+//! Sends a sign of life once a second to the gateways of the same store, and wakes the tasks that
+//! look for work when there is some.
 
 use std::time::Duration;
 

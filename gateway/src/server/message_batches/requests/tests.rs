@@ -181,7 +181,7 @@ fn deep_nesting_does_no_harm() {
     for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
         let deep = deep(open, close);
         let params = format!(r#"{{"custom_id":"a","params":{{"x":{deep}}}}}"#);
-        // Whoever runs the request refuses it.
+        // The batch refuses it when it runs the request.
         let count = read(body(&[params]).as_bytes(), &rules, "/v1/messages", |_| true);
         assert_eq!(count, Ok(1));
         let other = format!(r#"{{"x":{deep},"requests":[{}]}}"#, request("a"));
