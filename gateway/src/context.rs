@@ -56,6 +56,7 @@ impl Gateway {
             spans,
             quarantine: Quarantine::default(),
             usage: UsageBook::default(),
+            allotting: tokio::sync::Mutex::default(),
             responses: Responses::new(now.config.limits.stored),
             stop,
             links: CancellationToken::new(),
@@ -118,6 +119,9 @@ pub struct Parts {
     pub quarantine: Quarantine,
     /// Usage that is not in the store yet.
     pub usage: UsageBook,
+    /// Held while the store is asked about allotments of budgets, so that its answers are applied in
+    /// their order.
+    pub allotting: tokio::sync::Mutex<()>,
     /// Files and batches, if they are kept.
     pub store: Option<Store>,
     /// Stored responses of the Responses API.

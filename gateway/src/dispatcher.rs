@@ -25,6 +25,7 @@ use crate::types::usage::Date;
 use crate::upstream::Upstream;
 
 mod body_reservation;
+mod budget_reservation;
 mod charge_guard;
 mod fleet_view;
 mod lease;
@@ -35,6 +36,7 @@ mod snapshot;
 pub mod views;
 
 pub(crate) use body_reservation::BodyReservation;
+pub(crate) use budget_reservation::{BudgetReservation, Shortfall};
 pub(crate) use charge_guard::ChargeGuard;
 pub(crate) use lease::Lease;
 pub(crate) use snapshot::{EndpointSnapshot, FleetSnapshot, QueueSnapshot};

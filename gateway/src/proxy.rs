@@ -28,6 +28,7 @@ pub(crate) mod account;
 pub(crate) mod admit;
 pub(crate) mod authenticate;
 pub(crate) mod background;
+mod budget;
 pub(crate) mod deferral;
 pub(crate) mod drive;
 pub(crate) mod forward;
@@ -38,6 +39,7 @@ pub(crate) mod stream;
 pub(crate) mod translation;
 
 use crate::access::users::UserPolicy;
+use crate::dispatcher::BudgetReservation;
 use crate::types::user::UserId;
 use account::Record;
 use admit::Admission;
@@ -125,7 +127,7 @@ pub(crate) async fn admit(
         Ok(()) => admit::admit(&mut authenticated, &settings.config, gateway).await,
         Err(error) => Err(error),
     };
-    let admitted = match admitted {
+    let mut admitted = match admitted {
         Ok(Admission::Request(admitted)) => admitted,
         Ok(reply) => return Ok(reply),
         Err(error) => {
@@ -141,6 +143,9 @@ pub(crate) async fn admit(
         return Err(Error::Quarantined);
     }
     record.reserve(&admitted)?;
+    let reserved = budget::reserve(gateway, &authenticated.caller, &admitted).await?;
+    admitted.usage_max = reserved.as_ref().map(BudgetReservation::tokens);
+    record.set_budget(reserved);
     Ok(Admission::Request(admitted))
 }
 

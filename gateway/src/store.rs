@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{OnceCell, watch};
 
+mod allotments;
 mod background;
 mod batches;
 mod bucket;
@@ -32,6 +33,7 @@ mod turns;
 mod usage;
 mod usage_book;
 
+pub(crate) use allotments::Ask;
 pub use background::{BackgroundTask, TaskInput};
 pub(crate) use background::{FOLLOW_INTERVAL, TaskEnd, TaskKind};
 pub use batches::{Batch, BatchApi, BatchStatus, LineError, Times};

@@ -15,10 +15,12 @@ use crate::text::grammar::{GrammarError, Grammars};
 use crate::text::output::{Format, ResponseStart};
 use crate::types::model::Tokenizer;
 use crate::types::request::{
-    Chat, EmbedInput, Failure, GenerateRequest, ModelTexts, Prompt, QueryResult, TextQuery, Token,
+    Chat, EmbedInput, EmbedRequest, Failure, GenerateRequest, ModelTexts, Prompt, QueryResult,
+    TextQuery, Token,
 };
 
 mod bounds;
+mod budget;
 mod constrain;
 mod infill;
 mod queue;
@@ -79,6 +81,8 @@ pub struct Prepared {
     pub tokens: Vec<Token>,
     /// How many of these tokens belong to the response.
     pub resumed_len: usize,
+    /// Maximum tokens to generate, also 0; `None` is as many as the context holds.
+    pub max_tokens: Option<u32>,
     /// True if the prompt ends inside the assistant's reasoning.
     pub in_reasoning: bool,
     /// Control tokens whose text is part of the response text.
@@ -179,6 +183,8 @@ impl Preparer {
         // A response has at least one token.
         let longest = all.clone().map(Vec::len).max().unwrap_or(0).max(1);
         self.check_length(prompt.len(), longest, chat)?;
+        let choices = 1 + request.siblings.len();
+        let max_tokens = budget::max_tokens(&request.options, prompt.len(), choices)?;
         if !is_wanted() {
             return Err(PrepareError::Cancelled);
         }
@@ -192,6 +198,7 @@ impl Preparer {
             Ok(Prepared {
                 tokens: [&prompt[..], &self.check_tokens(resumed)?].concat(),
                 resumed_len: resumed.len(),
+                max_tokens,
                 in_reasoning: response_start == ResponseStart::Reasoning,
                 visible: visible.clone(),
                 resolved: resolved.clone(),
@@ -251,7 +258,7 @@ impl Preparer {
     /// Tokenizes the inputs of an embeddings request; fails if one is empty or too long.
     pub fn embed_inputs(
         &self,
-        inputs: &[EmbedInput],
+        request: &EmbedRequest,
         is_wanted: IsWanted<'_>,
     ) -> Result<Vec<Vec<Token>>, PrepareError> {
         let check = |(index, input): (u32, &EmbedInput)| {
@@ -271,7 +278,10 @@ impl Preparer {
                 _ => Ok(tokens),
             }
         };
-        (0..).zip(inputs).map(check).collect()
+        let inputs: Vec<Vec<Token>> =
+            (0..).zip(&request.inputs).map(check).collect::<Result<_, PrepareError>>()?;
+        budget::check(&inputs, request.usage_max)?;
+        Ok(inputs)
     }
 
     /// Lower limit of the number of tokens of an input.

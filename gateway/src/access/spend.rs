@@ -1,7 +1,7 @@
 //! PURE. Tracks usage and spend: per external endpoint and day, and per tenant and month.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
 
 use inference_protocol::resume::Usage;
@@ -10,6 +10,11 @@ use serde::{Deserialize, Serialize};
 use crate::types::limits::BudgetLimit;
 use crate::types::usage::{Date, Used};
 use crate::types::user::UserId;
+
+mod reservations;
+
+use reservations::{Allotment, Reservations};
+pub(crate) use reservations::{Need, Payer, Shortage};
 
 const MILLION: f64 = 1e6;
 
@@ -64,6 +69,17 @@ impl Budget {
     }
 }
 
+/// What all gateways that share a store have counted together.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Totals {
+    /// By tenant, in the month.
+    pub tenants: HashMap<String, Used>,
+    /// Spend by endpoint, on the day.
+    pub endpoints: HashMap<String, f64>,
+    /// Tokens of budgets of the month that this gateway may still grant, by tenant.
+    pub allotted: HashMap<String, u64>,
+}
+
 /// Past days and months to remember, in case the clock is set back.
 const PAST_MAX: usize = 4;
 
@@ -91,6 +107,13 @@ pub struct Ledger {
     /// This month's usage by tenant and user. A new month starts empty.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     users: BTreeMap<String, BTreeMap<UserId, Used>>,
+    /// What running requests may still use. Not saved: after a restart, none run.
+    #[serde(skip)]
+    reserved: Reservations,
+    /// What this gateway may grant of the budgets of this month, by tenant; `None` if no other
+    /// gateway counts on the same budgets.
+    #[serde(skip)]
+    allotments: Option<HashMap<String, Allotment>>,
 }
 
 impl Ledger {
@@ -105,6 +128,7 @@ impl Ledger {
         date.month = month.advance(now.month, (past_used, used), Used::add);
         if date.month != before {
             self.users.clear();
+            self.allotments = self.allotments.take().map(|_| HashMap::new());
         }
         self.seen = (now != self.date).then_some(now);
     }
@@ -115,6 +139,7 @@ impl Ledger {
         let tokens = usage.prompt.saturating_add(usage.completion);
         let more = Used { tokens, spend: amount };
         change(&mut self.used, tenant, |used: &mut Used| used.add(more));
+        self.use_allotment(tenant, tokens);
         if let Some((endpoint, amount)) = paid {
             change(&mut self.spent, endpoint, |spent| *spent += amount);
         }
@@ -123,15 +148,11 @@ impl Ledger {
     /// Sets what tenants have used this month and what endpoints were paid today, as all gateways
     /// together have counted it on `date`. Names that are not in there keep what they have. Does
     /// nothing while the clock is behind: what was booked since then counts, too.
-    pub(crate) fn set_totals(
-        &mut self,
-        date: Date,
-        tenants: Vec<(String, Used)>,
-        endpoints: Vec<(String, f64)>,
-    ) {
+    pub(crate) fn set_totals(&mut self, date: Date, totals: Totals) {
         if self.date == date && self.seen.is_none() {
-            self.used.extend(tenants);
-            self.spent.extend(endpoints);
+            self.used.extend(totals.tenants);
+            self.spent.extend(totals.endpoints);
+            self.set_allotments(totals.allotted);
         }
     }
 
@@ -181,8 +202,13 @@ impl Ledger {
         user: UserId,
         budget: &Budget,
     ) -> Result<(), BudgetLimit> {
+        budget.check(self.user_usage(tenant, user))
+    }
+
+    /// The usage of a tenant's user this month.
+    fn user_usage(&self, tenant: &str, user: UserId) -> Used {
         let used = self.users.get(tenant).and_then(|users| users.get(&user));
-        budget.check(used.copied().unwrap_or_default())
+        used.copied().unwrap_or_default()
     }
 
     /// What an endpoint was paid today.
@@ -359,13 +385,16 @@ mod tests {
         ledger.set_date(DAY);
         ledger.book_usage("ada", tokens(9), Some(("gpu", 2.0)));
         ledger.book_usage("bob", tokens(5), None);
-        let all = |tokens| vec![("ada".to_string(), Used { tokens, spend: 3.0 })];
-        ledger.set_totals(DAY, all(30), vec![("gpu".into(), 3.5)]);
+        let all = |tokens| Totals {
+            tenants: [("ada".to_string(), Used { tokens, spend: 3.0 })].into(),
+            ..Totals::default()
+        };
+        ledger.set_totals(DAY, Totals { endpoints: [("gpu".into(), 3.5)].into(), ..all(30) });
         assert_eq!(ledger.month_usage("ada"), Used { tokens: 30, spend: 3.0 });
         assert_eq!((ledger.spent_today("gpu"), ledger.month_usage("bob").tokens), (3.5, 5));
-        ledger.set_totals(Date { day: 8, month: 3 }, all(1), Vec::new());
+        ledger.set_totals(Date { day: 8, month: 3 }, all(1));
         ledger.set_date(Date { day: 6, month: 2 });
-        ledger.set_totals(DAY, all(1), Vec::new());
+        ledger.set_totals(DAY, all(1));
         assert_eq!(ledger.month_usage("ada").tokens, 30);
     }
 

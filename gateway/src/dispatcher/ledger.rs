@@ -3,7 +3,7 @@
 use inference_protocol::resume::Usage;
 
 use super::Dispatcher;
-use crate::access::spend::Budget;
+use crate::access::spend::{Budget, Totals};
 use crate::types::error::Error;
 use crate::types::limits::LimitScope;
 use crate::types::usage::{Date, Used};
@@ -28,13 +28,9 @@ impl Dispatcher {
     }
 
     /// Sets usage of this month and spend of today, as all gateways have counted it.
-    pub(crate) fn set_totals(
-        &self,
-        date: Date,
-        tenants: Vec<(String, Used)>,
-        endpoints: Vec<(String, f64)>,
-    ) {
-        self.lock().scheduler.ledger.set_totals(date, tenants, endpoints);
+    /// `totals` is called while nothing can be booked here.
+    pub(crate) fn set_totals(&self, date: Date, totals: impl FnOnce() -> Totals) {
+        self.lock().scheduler.ledger.set_totals(date, totals());
     }
 
     /// What tenants have used this month, and its date.

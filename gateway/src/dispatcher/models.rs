@@ -61,6 +61,13 @@ impl Dispatcher {
         Some((file.clone(), count))
     }
 
+    /// The largest context of the ready endpoints of a model, in tokens; `None` if none tells it.
+    pub(crate) fn context_tokens(&self, model: &str) -> Option<u32> {
+        let core = self.lock();
+        let served = core.scheduler.fleet.served_as(model);
+        served.map(|served| served.context_tokens).max().filter(|tokens| *tokens > 0)
+    }
+
     /// The model, if only one is served of those that `is_allowed`.
     pub(crate) fn only_model(&self, is_allowed: impl Fn(&str) -> bool) -> Option<String> {
         let core = self.lock();

@@ -13,7 +13,7 @@ use super::accept::Received;
 use super::admit::Admitted;
 use crate::access::limiter::Permit;
 use crate::context::Gateway;
-use crate::dispatcher::Lease;
+use crate::dispatcher::{BudgetReservation, Lease};
 use crate::observability::history;
 use crate::observability::metrics::{
     EndpointKind, MetricLabels, NODE_LEAVES, RequestSample, RetryKind,
@@ -73,6 +73,8 @@ pub(crate) struct Record {
     user: Option<(UserId, usize)>,
     /// Permit of the user's rate limits.
     user_permit: Option<Permit>,
+    /// Tokens reserved of the budgets of key and user. Released after what was used is booked.
+    budget: Option<BudgetReservation>,
     used: Tokens,
     /// The trace and its destination, if the request is traced.
     trace: Option<Box<(Trace, Spans)>>,
@@ -136,6 +138,7 @@ impl Record {
             permit: None,
             user: None,
             user_permit: None,
+            budget: None,
             used: Tokens::default(),
             trace: None,
             is_continued: false,
@@ -189,6 +192,11 @@ impl Record {
         }
         self.limits = Some(admitted.usage);
         Ok(())
+    }
+
+    /// Sets what is reserved of the budgets of its key and user.
+    pub(crate) fn set_budget(&mut self, reserved: Option<BudgetReservation>) {
+        self.budget = reserved;
     }
 
     /// Updates the tokens used: the `reported` usage, once the endpoint reports it, and the

@@ -67,6 +67,8 @@ pub(crate) struct Admitted {
     pub choice_max: Option<u64>,
     /// Upper bounds on the tokens that the request can use.
     pub usage: UsageLimits,
+    /// Tokens that it may use by the budgets of its key and user.
+    pub usage_max: Option<u64>,
     /// Scheduling class.
     pub class: Class,
     /// True if the response must include `service_tier`.
@@ -99,8 +101,20 @@ impl Admitted {
         SlotRequest { model, tenant, user, share, class, size, bytes, prefix, constraints }
     }
 
-    /// A part of a request for embeddings or scores: `body` has these `entries` of its list.
-    pub(crate) fn part(&self, body: Bytes, entries: Range<usize>, deadline: Instant) -> Self {
+    /// Most tokens per choice at an external endpoint, which knows nothing of budgets.
+    pub(crate) fn external_choice_max(&self) -> Option<u64> {
+        let affordable = self.usage_max.map(|max| self.usage.choice_max(max));
+        self.choice_max.into_iter().chain(affordable).min()
+    }
+
+    /// A part of a request for embeddings or scores: `body` has these `entries` of a list `of` so
+    /// many.
+    pub(crate) fn part(
+        &self,
+        body: Bytes,
+        (entries, of): (Range<usize>, u64),
+        deadline: Instant,
+    ) -> Self {
         let count = entries.len() as u64;
         let task = match self.api {
             Api::Rerank => Task::Rerank(count),
@@ -120,6 +134,7 @@ impl Admitted {
             tokens_max: self.tokens_max,
             choice_max: self.choice_max,
             usage: UsageLimits::new(body.len(), task),
+            usage_max: self.usage_max.map(|max| max * count / of.max(1)),
             class: self.class,
             tells_tier: self.tells_tier,
             external: self.external,
@@ -250,6 +265,7 @@ pub(crate) async fn admit(
         tokens_max: tokens_max.and_then(|max| u32::try_from(max).ok()),
         choice_max,
         usage,
+        usage_max: None,
         class,
         tells_tier: routed.service_tier.is_some(),
         external: if api.is_text_query() { ExternalPolicy::Never } else { caller.key.external },

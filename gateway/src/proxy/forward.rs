@@ -144,7 +144,7 @@ impl Sending {
     }
 
     async fn send(&self, request: Request<Bytes>) -> Result<Sent, Error> {
-        let response = match self.upstream.client() {
+        let mut response = match self.upstream.client() {
             None => self.upstream.send(request).await?,
             Some(client) => self.send_outside(client, request).await?,
         };
@@ -153,6 +153,10 @@ impl Sending {
         }
         if is_about_the_node(response.status()) {
             return Err(refusal(response).await);
+        }
+        if response.status() == StatusCode::PAYMENT_REQUIRED {
+            // A node's word for what clients know as 429, which of a node would mean that it is full.
+            *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
         }
         if is_event_stream(&response) {
             return Ok(Sent::Events(response.into_body()));
@@ -228,8 +232,8 @@ impl Sending {
 }
 
 fn response_info(admitted: &Admitted) -> ResponseInfo {
-    let Admitted { api, usage, choice_max, .. } = admitted;
-    ResponseInfo { api: *api, limits: *usage, tokens_max: *choice_max }
+    let tokens_max = admitted.external_choice_max();
+    ResponseInfo { api: admitted.api, limits: admitted.usage, tokens_max }
 }
 
 /// The error for a response over the limit: either the request asked for that much, or the node
@@ -300,8 +304,9 @@ fn upstream_request(
 /// Builds the request to an external endpoint. True if the response will contain more than the
 /// client asked for. It has no `x-request-id`: llama-cpp-python refuses any but a UUID.
 fn external_request(admitted: &Admitted, client: &Client) -> Result<(Request<Bytes>, bool), Error> {
-    let Admitted { api, body, model, is_streamed, choice_max, .. } = admitted;
-    let info = RequestInfo { api: *api, model, is_streamed: *is_streamed, tokens_max: *choice_max };
+    let Admitted { api, body, model, is_streamed, .. } = admitted;
+    let tokens_max = admitted.external_choice_max();
+    let info = RequestInfo { api: *api, model, is_streamed: *is_streamed, tokens_max };
     let TranslatedRequest { body, adds_usage } = client.translate(body, info)?;
     let request = Request::post(admitted.api.uri())
         .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))

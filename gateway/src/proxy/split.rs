@@ -148,7 +148,8 @@ impl Parts {
             return Err(Error::Quarantined);
         }
         let deadline = Instant::now() + self.patience;
-        let admitted = self.admitted.part(body, self.split.entries(part), deadline);
+        let all = self.split.entries(self.split.len() - 1).end as u64;
+        let admitted = self.admitted.part(body, (self.split.entries(part), all), deadline);
         let (gateway, settings) = (self.gateway.clone(), self.settings.clone());
         let record = self.records.open(admitted.usage);
         let mut drive = Box::new(Drive::new(gateway, settings, admitted, record));

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use hyper::Response;
 use hyper::header::{HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
 use inference_protocol::sse::{self, payloads};
 use inference_translation::StreamFormat;
 use tokio::time::timeout;
@@ -22,7 +22,7 @@ use super::deferral::CLASS;
 use super::drive::{Drive, Next};
 use super::forward::Whole;
 use crate::types::error::Error;
-use crate::types::response::{self, Body};
+use crate::types::response::{self, Body, SHOULD_RETRY};
 
 /// Response header with the name of the endpoint.
 const ENDPOINT: HeaderName = HeaderName::from_static("x-flotilla-endpoint");
@@ -89,6 +89,10 @@ fn unstreamed(whole: Whole) -> Response<Body> {
     let mut response = response::response(response::whole(body));
     *response.status_mut() = status;
     response.headers_mut().extend(headers);
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        // The prompt is longer than what is left of a budget.
+        response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+    }
     response
 }
 

@@ -3,6 +3,8 @@
 
 use inference_protocol::resume::Usage;
 
+use crate::access::spend::Need;
+
 /// Request bytes per prompt token, for JSON and English.
 pub(crate) const REQUEST_BYTES_PER_TOKEN: u64 = 5;
 /// Bytes of generated text per token, for English.
@@ -12,6 +14,10 @@ pub(crate) const TEXT_BYTES_PER_TOKEN: u64 = 4;
 /// tools. Templates of known models add a few hundred; what they add per message is shorter than
 /// the JSON around it.
 const TEMPLATE_TOKENS_MAX: u64 = 4096;
+/// Tokens per choice of a usual response.
+const USUAL_CHOICE_TOKENS: u64 = 256;
+/// Context size of external endpoints, which do not tell theirs.
+const EXTERNAL_CONTEXT_TOKENS: u32 = 32_768;
 /// Most prompt tokens that we accept from an external endpoint; larger than any context. It may see
 /// more than our bytes (images by URL), and it bills by its own count.
 const EXTERNAL_PROMPT_MAX: u64 = 1 << 22;
@@ -90,6 +96,30 @@ impl UsageLimits {
             Task::Generate { .. } | Task::Embed(_) => once,
             Task::TextQuery => 0,
         }
+    }
+
+    /// How many tokens the request needs of a budget, with a model of this context size.
+    pub(crate) fn need(&self, context_tokens: Option<u32>) -> Need {
+        let context = u64::from(context_tokens.unwrap_or(EXTERNAL_CONTEXT_TOKENS));
+        let choices = self.choices();
+        let longest = self.completion_max().unwrap_or(context.saturating_mul(choices));
+        let usual = longest.min(USUAL_CHOICE_TOKENS.saturating_mul(choices));
+        let most = match self.task {
+            // Most of a long list are documents, each of which is prefilled once.
+            Task::Rerank(documents) => self.prompt_estimate().saturating_mul(documents.max(1)),
+            _ => self.prompt_max(),
+        };
+        Need {
+            likely: self.prompt_estimate().saturating_add(usual),
+            most: most.saturating_add(longest),
+        }
+    }
+
+    /// Most tokens per choice of a request that may use `usage_max` tokens, by the estimate of its
+    /// prompt.
+    pub(crate) fn choice_max(&self, usage_max: u64) -> u64 {
+        let room = usage_max.saturating_sub(self.prompt_estimate());
+        (room / self.choices().max(1)).max(1)
     }
 
     /// Estimated prompt tokens.

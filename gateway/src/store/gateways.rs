@@ -117,6 +117,7 @@ impl Store {
                 transaction.execute(&sql, values![&*me])?;
             }
             transaction.execute("DELETE FROM gateways WHERE id = ?1", values![&*me])?;
+            forget_allotments(transaction)?;
             announce(transaction)
         };
         let _ = self.0.database.run(leave).await;
@@ -128,7 +129,7 @@ fn announce(transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn say_alive(transaction: &mut Transaction<'_>, me: &str) -> Result<(), StoreError> {
+pub(super) fn say_alive(transaction: &mut Transaction<'_>, me: &str) -> Result<(), StoreError> {
     let now = transaction.now()?;
     let sql = "INSERT INTO gateways (id, seen_at) VALUES (?1, ?2) \
                ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at";
@@ -148,7 +149,18 @@ fn bury(
         None => u64::MAX,
     };
     let sql = "DELETE FROM gateways WHERE id <> ?1 AND seen_at <= ?2";
-    Ok(transaction.execute(sql, values![me, before])?)
+    let buried = transaction.execute(sql, values![me, before])?;
+    if buried > 0 {
+        forget_allotments(transaction)?;
+    }
+    Ok(buried)
+}
+
+/// Deletes what gateways that are gone were allotted, so that others can have it.
+pub(super) fn forget_allotments(transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
+    let sql = "DELETE FROM allotments WHERE gateway NOT IN (SELECT id FROM gateways)";
+    transaction.execute(sql, &[])?;
+    Ok(())
 }
 
 /// Fails unless this gateway owns a row: another one may have thought it dead.

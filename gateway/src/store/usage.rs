@@ -1,5 +1,6 @@
 //! What tenants have used, of all gateways: by hour for bills, and by day and month for budgets.
 
+use super::allotments;
 use super::sql::{Fault, Row, Transaction, values};
 use super::usage_book::{UsageKey, UsageSum};
 use super::{Store, StoreError};
@@ -12,6 +13,9 @@ pub(crate) struct UsageTotals {
     pub tenants: Vec<(String, Used)>,
     /// Spend by endpoint, on the day.
     pub endpoints: Vec<(String, f64)>,
+    /// Tokens of the month's budgets that this gateway was allotted and has not stored as used, by
+    /// tenant.
+    pub allotted: Vec<(String, u64)>,
 }
 
 /// A row of the usage that is exported.
@@ -32,18 +36,27 @@ pub(crate) struct UsageRecord {
 }
 
 impl Store {
-    /// Adds usage, each row with its date, and returns what all gateways have stored for `today`.
+    /// Adds usage, each row with its date, gives back what this gateway does not need of its
+    /// allotments, and returns what all gateways have stored for `today`.
     pub(crate) async fn add_usage(
         &self,
         rows: Vec<(UsageKey, UsageSum, Date)>,
+        given_back: Vec<(String, u64)>,
         today: Date,
     ) -> Result<UsageTotals, StoreError> {
+        let me = self.0.me.clone();
         let add = move |transaction: &mut Transaction<'_>| {
             for (key, sum, date) in &rows {
                 insert(transaction, key, *sum)?;
                 add_sums(transaction, key, *sum, *date)?;
+                let of = (&*me, date.month, &*key.tenant);
+                allotments::take(transaction, of, sum.tokens())?;
             }
-            totals(transaction, today)
+            for (tenant, tokens) in &given_back {
+                allotments::take(transaction, (&me, today.month, tenant), *tokens)?;
+            }
+            let allotted = allotments::of(transaction, &me, today.month)?;
+            Ok(UsageTotals { allotted, ..totals(transaction, today)? })
         };
         self.0.database.run(add).await
     }
@@ -93,6 +106,8 @@ impl Store {
             let sql = "DELETE FROM usage_sums WHERE (kind = 'day' AND period < ?1) \
                        OR (kind = 'month' AND period < ?2)";
             transaction.execute(sql, values![date.day, date.month])?;
+            let sql = "DELETE FROM allotments WHERE period < ?1";
+            transaction.execute(sql, values![date.month])?;
             Ok(())
         };
         self.0.database.run(expire).await
@@ -152,7 +167,7 @@ fn totals(transaction: &mut Transaction<'_>, today: Date) -> Result<UsageTotals,
     };
     let tenants = of("month", today.month)?;
     let endpoints = of("day", today.day)?.into_iter().map(|(name, used)| (name, used.spend));
-    Ok(UsageTotals { tenants, endpoints: endpoints.collect() })
+    Ok(UsageTotals { tenants, endpoints: endpoints.collect(), allotted: Vec::new() })
 }
 
 fn read(mut row: Row) -> Result<UsageRecord, Fault> {
@@ -196,8 +211,11 @@ mod tests {
                 row(6, "ada", "gpu", yesterday),
                 row(1, "bob", "gpu", last_month),
             ];
-            store.add_usage(rows, TODAY).await.unwrap();
-            let totals = store.add_usage(vec![row(7, "ada", "gpu", TODAY)], TODAY).await.unwrap();
+            store.add_usage(rows, Vec::new(), TODAY).await.unwrap();
+            let totals = store
+                .add_usage(vec![row(7, "ada", "gpu", TODAY)], Vec::new(), TODAY)
+                .await
+                .unwrap();
             assert_eq!(totals.tenants, [("ada".into(), used(60, 1.5))]);
             assert_eq!(totals.endpoints, [("gpu".into(), 1.0)]);
             let listed = store.usage(6..8, 10).await.unwrap();
@@ -212,13 +230,14 @@ mod tests {
     #[tokio::test]
     async fn usage_of_before_the_store_counts_once() {
         with_store(async |store| {
-            let totals = async || store.add_usage(Vec::new(), TODAY).await.unwrap().tenants;
+            let totals =
+                async || store.add_usage(Vec::new(), Vec::new(), TODAY).await.unwrap().tenants;
             let import =
                 async |tokens| store.import_usage(vec![("ada".into(), used(tokens, 0.5))], 3).await;
             import(100).await.unwrap();
             import(100).await.unwrap();
             assert_eq!(totals().await, [("ada".into(), used(100, 0.5))]);
-            store.add_usage(vec![row(7, "ada", "", TODAY)], TODAY).await.unwrap();
+            store.add_usage(vec![row(7, "ada", "", TODAY)], Vec::new(), TODAY).await.unwrap();
             import(100).await.unwrap();
             assert_eq!(totals().await, [("ada".into(), used(115, 0.5))]);
         })
@@ -230,10 +249,11 @@ mod tests {
         with_store(async |store| {
             let rows =
                 vec![row(7, "ada", "gpu", TODAY), row(1, "ada", "", Date { day: 1, month: 2 })];
-            store.add_usage(rows, TODAY).await.unwrap();
+            store.add_usage(rows, Vec::new(), TODAY).await.unwrap();
             store.expire_usage(7, TODAY).await.unwrap();
             assert_eq!(store.usage(0..100, 10).await.unwrap().len(), 1);
-            let earlier = store.add_usage(Vec::new(), Date { day: 1, month: 2 }).await.unwrap();
+            let earlier =
+                store.add_usage(Vec::new(), Vec::new(), Date { day: 1, month: 2 }).await.unwrap();
             assert!(earlier.tenants.is_empty());
         })
         .await;

@@ -86,6 +86,13 @@ impl UsageBook {
         std::mem::take(&mut *self.lock()).into_iter().collect()
     }
 
+    /// Tokens of a tenant.
+    pub(crate) fn tokens_of(&self, tenant: &str) -> u64 {
+        let rows = self.lock();
+        let of = rows.iter().filter(|(key, _)| &*key.tenant == tenant);
+        of.map(|(_, sum)| sum.tokens()).fold(0, u64::saturating_add)
+    }
+
     /// All rows.
     pub(crate) fn rows(&self) -> Vec<(UsageKey, UsageSum)> {
         self.lock().iter().map(|(key, sum)| (key.clone(), *sum)).collect()

@@ -7,7 +7,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::context::Gateway;
 use crate::store::{Store, StoreError, hour_of};
-use crate::tasks::hourly_cost::date_of;
+use crate::types::usage::Date;
 
 /// How often to write something, to know whether that works, and to count what gateways store.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ async fn expire(gateway: &Gateway, store: &Store) -> Result<(), StoreError> {
     let before = now.saturating_sub(limits.age_s_max);
     store.expire_turns(now.saturating_sub(settings.config.limits.stored.age_s_max)).await?;
     let usage_before = now.saturating_sub(USAGE_AGE_S);
-    store.expire_usage(hour_of(usage_before), date_of(usage_before)).await?;
+    store.expire_usage(hour_of(usage_before), Date::at(usage_before)).await?;
     let batches = store.expire_batches(before).await?;
     let responses = store.expire_tasks(before, now.saturating_sub(STREAM_AGE_S)).await?;
     if files + batches + responses > 0 {

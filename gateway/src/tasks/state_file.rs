@@ -14,8 +14,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::config::files;
 use crate::context::Gateway;
 use crate::dispatcher::saved_state::SavedState;
-use crate::tasks::hourly_cost::today;
 use crate::types::atomic_file::replace;
+use crate::types::usage::Date;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Timeout of a write.
@@ -129,7 +129,7 @@ fn write(path: &Path, state: SavedState) -> Result<(), String> {
 pub(crate) fn restore(gateway: &Gateway) {
     let settings = gateway.settings.now();
     let state = settings.config.state_file.as_deref().map(load).unwrap_or_default();
-    gateway.dispatcher.restore(state, today());
+    gateway.dispatcher.restore(state, Date::today());
 }
 
 #[cfg(test)]

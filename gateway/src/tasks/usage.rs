@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::access::spend::Totals;
 use crate::context::Gateway;
 use crate::store::{Store, StoreError, UsageKey, UsageSum, UsageTotals};
-use crate::tasks::hourly_cost::{date_of, today};
 use crate::types::usage::{Date, Used};
 
 /// Usage of the last seconds is lost if the gateway is killed.
@@ -26,6 +26,9 @@ type Restored = Option<(Vec<(String, Used)>, Date)>;
 pub(crate) async fn restore(gateway: &Gateway) -> Restored {
     let mut restored = Some(gateway.dispatcher.month_totals());
     let store = gateway.store.as_ref()?;
+    if store.is_shared() {
+        gateway.dispatcher.share_budgets();
+    }
     let load = async {
         if import(store, &mut restored).await.is_ok() {
             save(gateway, store).await;
@@ -66,15 +69,15 @@ async fn import(store: &Store, restored: &mut Restored) -> Result<(), StoreError
 /// Stores what was used since the last time, and sets what all gateways have counted. Without rows,
 /// it only reads.
 async fn save(gateway: &Gateway, store: &Store) {
+    // What the store says of allotments is true only if nobody asks for another meanwhile.
+    let _alone = gateway.allotting.lock().await;
+    let mut given_back = gateway.dispatcher.give_back();
     let mut left = gateway.usage.take();
     loop {
         let rows = left.split_off(left.len().saturating_sub(ROWS_MAX));
-        let dated = rows.iter().map(|(key, sum)| {
-            let date = date_of(key.hour * 3600);
-            (key.clone(), *sum, date)
-        });
-        let today = today();
-        match store.add_usage(dated.collect(), today).await {
+        let dated = rows.iter().map(|(key, sum)| (key.clone(), *sum, Date::at(key.hour * 3600)));
+        let today = Date::today();
+        match store.add_usage(dated.collect(), std::mem::take(&mut given_back), today).await {
             Ok(totals) if left.is_empty() => return set_totals(gateway, today, totals),
             Ok(_) => {}
             Err(_) => {
@@ -87,19 +90,25 @@ async fn save(gateway: &Gateway, store: &Store) {
 
 /// Sets the totals, with what was booked here meanwhile.
 fn set_totals(gateway: &Gateway, today: Date, totals: UsageTotals) {
-    let mut tenants: HashMap<String, Used> = totals.tenants.into_iter().collect();
-    let mut endpoints: HashMap<String, f64> = totals.endpoints.into_iter().collect();
-    for (UsageKey { hour, tenant, endpoint, .. }, sum) in gateway.usage.rows() {
-        let date = date_of(hour * 3600);
-        if date.month == today.month {
-            add(tenants.entry(tenant.to_string()).or_default(), sum);
+    gateway.dispatcher.set_totals(today, || {
+        let UsageTotals { tenants, endpoints, allotted } = totals;
+        let mut tenants: HashMap<String, Used> = tenants.into_iter().collect();
+        let mut endpoints: HashMap<String, f64> = endpoints.into_iter().collect();
+        let mut allotted: HashMap<String, u64> = allotted.into_iter().collect();
+        for (UsageKey { hour, tenant, endpoint, .. }, sum) in gateway.usage.rows() {
+            let date = Date::at(hour * 3600);
+            if let Some(tokens) = allotted.get_mut(&*tenant) {
+                *tokens = tokens.saturating_sub(sum.tokens());
+            }
+            if date.month == today.month {
+                add(tenants.entry(tenant.to_string()).or_default(), sum);
+            }
+            if date.day == today.day && !endpoint.is_empty() {
+                *endpoints.entry(endpoint.to_string()).or_default() += sum.amount();
+            }
         }
-        if date.day == today.day && !endpoint.is_empty() {
-            *endpoints.entry(endpoint.to_string()).or_default() += sum.amount();
-        }
-    }
-    let (tenants, endpoints) = (tenants.into_iter().collect(), endpoints.into_iter().collect());
-    gateway.dispatcher.set_totals(today, tenants, endpoints);
+        Totals { tenants, endpoints, allotted }
+    });
 }
 
 fn add(used: &mut Used, sum: UsageSum) {

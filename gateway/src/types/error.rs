@@ -273,11 +273,13 @@ impl Error {
                 RateLimit::Tokens => "limit_tokens",
                 RateLimit::Concurrent => "limit_concurrent",
                 RateLimit::Users => "limit_users",
+                RateLimit::Budget => "limit_budget",
             },
             Self::RateLimited { limit, scope: LimitScope::User, .. } => match limit {
                 RateLimit::Requests => "limit_user_requests",
                 RateLimit::Tokens => "limit_user_tokens",
                 RateLimit::Concurrent | RateLimit::Users => "limit_user_concurrent",
+                RateLimit::Budget => "limit_user_budget",
             },
             Self::Quota(_, LimitScope::User) => "insufficient_user_quota",
             _ => self.code(),

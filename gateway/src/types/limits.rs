@@ -81,6 +81,8 @@ pub enum RateLimit {
     Concurrent,
     /// Users of one key with requests at the same time.
     Users,
+    /// Tokens of the monthly budget, which running requests have reserved.
+    Budget,
 }
 
 impl RateLimit {
@@ -91,6 +93,7 @@ impl RateLimit {
             Self::Tokens => "tokens",
             Self::Concurrent => "concurrent",
             Self::Users => "users",
+            Self::Budget => "budget",
         }
     }
 }

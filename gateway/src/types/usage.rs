@@ -1,6 +1,12 @@
 //! What was used, and when.
 
+use std::time::SystemTime;
+
+use chrono::{DateTime, Datelike};
+use inference_protocol::time::unix_seconds;
 use serde::{Deserialize, Serialize};
+
+const DAY_SECONDS: u64 = 24 * 60 * 60;
 
 /// What a tenant, or one of its users, has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -19,11 +25,27 @@ impl Used {
     }
 }
 
-/// A day and its month, as consecutive numbers.
+/// A day and its month (UTC), as consecutive numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Date {
-    /// The day.
+    /// Days since 1970.
     pub day: u64,
-    /// The month.
+    /// Months since year 0.
     pub month: u64,
+}
+
+impl Date {
+    /// The date of a time in seconds since 1970.
+    pub(crate) fn at(seconds: u64) -> Self {
+        let date = i64::try_from(seconds).ok().and_then(|at| DateTime::from_timestamp(at, 0));
+        let month = |date: DateTime<_>| {
+            u64::from(date.year().unsigned_abs()) * 12 + u64::from(date.month0())
+        };
+        Self { day: seconds / DAY_SECONDS, month: date.map_or(0, month) }
+    }
+
+    /// Today.
+    pub(crate) fn today() -> Self {
+        Self::at(unix_seconds(SystemTime::now()))
+    }
 }

@@ -67,6 +67,9 @@ pub struct Resume {
     /// Maximum tokens of each choice; overrides the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_max: Option<u32>,
+    /// Maximum tokens of the prompts and all choices together, by the budget of the tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage_max: Option<u64>,
     /// The `service_tier` that the response reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<String>,

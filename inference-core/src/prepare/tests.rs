@@ -10,7 +10,7 @@ use crate::text::chat_template::SpecialTokens;
 use crate::text::output::{Parser, ToolSet, join_parts};
 use crate::types::constraint::Constraint;
 use crate::types::model::{Infill, TextRules};
-use crate::types::request::{GenerationPrompt, Options, Sibling};
+use crate::types::request::{GenerationPrompt, Options, Sibling, Tenant};
 
 fn preparer(template: Option<&str>) -> Preparer {
     let tokens = SpecialTokens { control: vec!["<e>".into()], ..SpecialTokens::default() };
@@ -134,6 +134,40 @@ fn counting(context_tokens: u32) -> (Preparer, Arc<AtomicUsize>) {
     (Preparer::new(Box::new(Counting(calls.clone())), None, context_tokens), calls)
 }
 
+fn embed(inputs: Vec<EmbedInput>, usage_max: Option<u64>) -> EmbedRequest {
+    EmbedRequest { tenant: Tenant::default(), inputs, usage_max }
+}
+
+#[test]
+fn the_prompt_and_all_choices_share_what_is_left_of_a_budget() {
+    let (preparer, _) = counting(100);
+    let tokens = FakeTokenizer.tokenize("hello", false).unwrap().len() as u64;
+    let ask = |usage_max: u64, max_tokens: Option<u32>, siblings: u64| {
+        let mut asked = request(Prompt::Text("hello".into()));
+        let sibling = |seed| Sibling { seed, resume_tokens: Vec::new() };
+        asked.siblings = (0..siblings).map(sibling).collect();
+        asked.options.usage_max = Some(usage_max);
+        asked.options.max_tokens = max_tokens;
+        preparer.prepare(&asked, &|| true).map(|prepared| prepared[0].max_tokens)
+    };
+    assert_eq!(ask(tokens + 9, None, 0), Ok(Some(9)));
+    assert_eq!(ask(tokens + 9, None, 1), Ok(Some(4)), "one token less than allowed, never more");
+    assert_eq!(ask(tokens + 9, Some(7), 0), Ok(Some(7)));
+    assert_eq!(ask(tokens, Some(0), 0), Ok(Some(0)), "only the prompt is computed");
+    for (usage_max, max_tokens) in [(tokens, None), (tokens - 1, Some(0)), (0, None)] {
+        let refused = Failure::BudgetExceeded { tokens, usage_max };
+        assert_eq!(ask(usage_max, max_tokens, 0), Err(PrepareError::Failed(refused)));
+    }
+    let inputs = || vec![EmbedInput::Text("hello".into()); 2];
+    let framed = FakeTokenizer.tokenize_framed("hello").unwrap().len() as u64 * 2;
+    assert!(preparer.embed_inputs(&embed(inputs(), Some(framed)), &|| true).is_ok());
+    let refused = Failure::BudgetExceeded { tokens: framed, usage_max: framed - 1 };
+    assert_eq!(
+        preparer.embed_inputs(&embed(inputs(), Some(framed - 1)), &|| true),
+        Err(PrepareError::Failed(refused))
+    );
+}
+
 #[test]
 fn what_cannot_fit_is_refused_before_it_is_tokenized() {
     let (preparer, calls) = counting(100);
@@ -142,7 +176,7 @@ fn what_cannot_fit_is_refused_before_it_is_tokenized() {
     let expected =
         Failure::ContextExceeded { prompt_tokens: 101, context_tokens: 100, chat: false };
     assert_eq!(error, expected);
-    let inputs = [EmbedInput::Text("x".repeat(303))];
+    let inputs = embed(vec![EmbedInput::Text("x".repeat(303))], None);
     let too_long = Failure::InputTooLong { index: 0, tokens: 101, tokens_max: 100 };
     let refused = preparer.embed_inputs(&inputs, &|| true);
     assert_eq!(refused, Err(PrepareError::Failed(too_long)));
@@ -184,7 +218,7 @@ fn reading_ends_between_two_parts_when_nobody_wants_the_prompt() {
     let refused = preparer.prepare(&request(Prompt::Text(wide(20))), &wanted);
     assert_eq!(refused.err(), Some(PrepareError::Cancelled));
     assert_eq!(calls.load(Ordering::Relaxed), 3);
-    let inputs = vec![EmbedInput::Text("a".into()); 20];
+    let inputs = embed(vec![EmbedInput::Text("a".into()); 20], None);
     assert_eq!(preparer.embed_inputs(&inputs, &|| false), Err(PrepareError::Cancelled));
 }
 

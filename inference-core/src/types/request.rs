@@ -88,6 +88,8 @@ pub struct EmbedRequest {
     pub tenant: Tenant,
     /// The inputs; each results in an [`Event::Embedded`].
     pub inputs: Vec<EmbedInput>,
+    /// Maximum tokens of all inputs together.
+    pub usage_max: Option<u64>,
 }
 
 /// An input of an [`EmbedRequest`].
@@ -113,6 +115,8 @@ pub struct Options {
     pub sampling: Sampling,
     /// Maximum tokens to generate, also 0; `None` is as many as the context holds.
     pub max_tokens: Option<u32>,
+    /// Maximum tokens of the prompt and all choices together; shortens the choices.
+    pub usage_max: Option<u64>,
     /// Strings that end the response and are not part of it.
     pub stop: Vec<String>,
     /// Tokens that end the response and are not part of its text.
@@ -138,6 +142,7 @@ impl Options {
     pub const GREEDY: Self = Self {
         sampling: Sampling::GREEDY,
         max_tokens: None,
+        usage_max: None,
         stop: Vec::new(),
         stop_tokens: Vec::new(),
         lines: LineRules::NONE,

@@ -132,7 +132,7 @@ async fn load(launch: Launch) -> Result<Works, String> {
 /// Embeds an input of `tokens` tokens; does nothing for a model without embeddings.
 async fn embed(client: &EngineClient, tokens: u32) -> Result<(), String> {
     let inputs = vec![EmbedInput::Tokens(vec![0; tokens as usize])];
-    let request = EmbedRequest { tenant: Tenant::default(), inputs };
+    let request = EmbedRequest { tenant: Tenant::default(), inputs, usage_max: None };
     let gone = || "the engine died on its first input".to_string();
     let mut generation =
         client.embed(request, Via { link: 0, digest: None }).map_err(|_| gone())?;

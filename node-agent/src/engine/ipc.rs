@@ -182,6 +182,7 @@ mod tests {
                 logprobs: Some(2),
                 prompt_logprobs: true,
                 reports_prefill: true,
+                usage_max: Some(70),
                 reasoning_max: Some(0),
                 uses_cache: false,
                 prefix_group: Some(Tenant(8)),

@@ -407,6 +407,7 @@ impl Running {
             |((prepared, seed), (id, cancel)): ((Prepared, u64), (RequestId, &CancelFlag))| {
                 let mut options = request.options.clone();
                 options.sampling.seed = seed;
+                options.max_tokens = prepared.max_tokens;
                 let job = Job {
                     id,
                     tenant: request.tenant,
@@ -442,7 +443,7 @@ impl Running {
             (_, true) => return Err(Failure::NoRanking.into()),
             (_, false) => return Err(Failure::NoEmbeddings.into()),
         };
-        let inputs = preparer.embed_inputs(&request.inputs, wanted)?;
+        let inputs = preparer.embed_inputs(request, wanted)?;
         let cancel = submit.cancels.first().cloned().unwrap_or_default();
         Ok(engine.submit(EmbedJob { id: submit.id, tenant: request.tenant, inputs, cancel })?)
     }

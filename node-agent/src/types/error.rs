@@ -81,6 +81,8 @@ impl Error {
                 | Failure::InputTooLong { .. }
                 | Failure::Template(_)
                 | Failure::TemplateFailed { .. } => 400,
+                // A gateway passes it on as 429: from a node, that would be a full one.
+                Failure::BudgetExceeded { .. } => 402,
                 Failure::TooLarge => 413,
                 Failure::QueueFull => 429,
                 Failure::Decode(_) => 500,
@@ -107,6 +109,7 @@ impl Error {
             Self::UnknownModel { .. } => "model_not_found",
             Self::Engine(failure) | Self::Constraint { failure, .. } => match failure {
                 Failure::ContextExceeded { .. } => "context_length_exceeded",
+                Failure::BudgetExceeded { .. } => "insufficient_quota",
                 Failure::EmptyPrompt => "empty_prompt",
                 Failure::Untokenizable => "untokenizable",
                 Failure::UnknownToken(_) => "unknown_token",
@@ -139,6 +142,7 @@ impl Error {
     pub(crate) fn kind(&self) -> &'static str {
         match self.status() {
             401 => "authentication_error",
+            402 => "insufficient_quota",
             429 => "rate_limit_error",
             500.. => "server_error",
             _ => INVALID_REQUEST,
@@ -268,9 +272,10 @@ mod tests {
     #[test]
     fn every_error_has_its_status_code_type_and_retry() {
         let context = Failure::ContextExceeded { prompt_tokens: 9, context_tokens: 8, chat: false };
+        let budget = Failure::BudgetExceeded { tokens: 9, usage_max: 8 };
         let invalid = Error::Invalid { param: "n", message: "m".into() };
         let unknown = Error::UnknownModel { asked: "a".into(), served: "b".into() };
-        let table: [(Error, u16, &str, &str, Option<u32>); 23] = [
+        let table: [(Error, u16, &str, &str, Option<u32>); 24] = [
             (Error::UnknownPath, 404, "unknown_url", "invalid_request_error", None),
             (Error::Method("GET"), 405, "method_not_allowed", "invalid_request_error", None),
             (Error::Unauthenticated, 401, "invalid_api_key", "authentication_error", None),
@@ -291,6 +296,7 @@ mod tests {
                 "invalid_request_error",
                 None,
             ),
+            (budget.into(), 402, "insufficient_quota", "insufficient_quota", None),
             (Failure::QueueFull.into(), 429, "queue_full", "rate_limit_error", Some(1)),
             (Failure::Decode("x".into()).into(), 500, "engine_error", "server_error", None),
             (NotAccepted::Loading.into(), 503, "model_loading", "server_error", Some(1)),

@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use fleet_tests::client::{Answer, Client};
-use fleet_tests::mock_node::MockNode;
+use fleet_tests::mock_node::{Asked, MockNode};
 use fleet_tests::process::{Folder, metric};
 use fleet_tests::{chat, eventually};
+use inference_protocol::resume::Usage;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use super::Gateway;
 
@@ -61,6 +63,86 @@ async fn a_key_that_has_used_its_tokens_of_the_month_is_refused_after_a_restart_
     let mut a = more.node("a", 1).await;
     uses(&more, &mut a, 1).await;
     is_exhausted(&more.client.chat(&chat("Hi")).await);
+}
+
+/// Waits for the next request of `client` at the node: its response, and what it may use.
+async fn asked(client: &Client, node: &mut MockNode, body: &Value) -> (JoinHandle<Answer>, Asked) {
+    let (client, body) = (client.clone(), body.clone());
+    let asking = tokio::spawn(async move { client.chat(&body).await });
+    (asking, node.asked().await)
+}
+
+/// Answers a request, which has used so many tokens.
+async fn used((asking, asked): (JoinHandle<Answer>, Asked), tokens: u64) {
+    let stream = asked.stream();
+    stream.note(&(0..tokens as u32 - 1).collect::<Vec<_>>()).await;
+    let usage = Usage { prompt: 1, completion: tokens - 1, cached: 0 };
+    stream.close_marked(usage, &json!({"choices": [], "usage": {}}).to_string()).await;
+    assert_eq!(asking.await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn requests_side_by_side_cannot_exceed_a_budget_together() {
+    let folder = Folder::new();
+    let gateway = gateway("tokens_per_month: 10000", &folder.path().join("state.json")).await;
+    let mut node = gateway.node("a", 4).await;
+    let body = json!({"model": "flotilla-demo", "messages": [], "max_tokens": 1000});
+    let first = asked(&gateway.client, &mut node, &body).await;
+    let most = first.1.resume.usage_max.unwrap();
+    assert!((1000..10000).contains(&most), "{most}: the prompt at most, and 1,000 tokens");
+    let second = asked(&gateway.client, &mut node, &body).await;
+    assert_eq!(second.1.resume.usage_max, Some(10000 - most), "what is left");
+    let refused = gateway.client.chat(&body).await;
+    assert_eq!((refused.status, refused.error_code().as_str()), (429, "rate_limit_exceeded"));
+    assert_eq!(
+        (refused.header("retry-after"), refused.header("x-should-retry")),
+        (Some("1"), None)
+    );
+    let name = "gateway_refusals_total{reason=\"limit_budget\",tenant=\"ada\"}";
+    assert_eq!(metric(&gateway.admin, name).await, 1.0);
+    used(first, 300).await;
+    used(second, 200).await;
+    gateway.is_idle().await;
+    // What they have not used is free again.
+    let body = json!({"model": "flotilla-demo", "messages": [], "max_tokens": 20000});
+    let third = asked(&gateway.client, &mut node, &body).await;
+    assert_eq!(third.1.resume.usage_max, Some(9500));
+    third.1.answer("Hi");
+    assert_eq!(third.0.await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_longer_than_what_is_left_of_a_budget_is_refused_by_the_node() {
+    let folder = Folder::new();
+    let gateway = gateway("tokens_per_month: 100", &folder.path().join("state.json")).await;
+    let mut node = gateway.node("a", 1).await;
+    let (asking, asked) = asked(&gateway.client, &mut node, &chat("Hi")).await;
+    assert_eq!(asked.resume.usage_max, Some(100));
+    let error = json!({"message": "long", "type": "insufficient_quota", "param": null, "code": "insufficient_quota"});
+    asked.reply(402, "application/json", json!({"error": error}).to_string());
+    is_exhausted(&asking.await.unwrap());
+    assert!(node.is_asked().is_none(), "another node would say the same");
+}
+
+#[tokio::test]
+async fn an_external_endpoint_is_asked_for_no_more_than_a_budget_has_left() {
+    let folder = Folder::new();
+    let (gateway, mut gpu) = paying("tokens_per_month: 500", &folder).await;
+    let (asking, asked) = asked(&gateway.client, &mut gpu, &chat("Hi")).await;
+    let most = asked.body["max_tokens"].as_u64().unwrap();
+    assert!((400..500).contains(&most), "{most}");
+    asked.answer("Hi");
+    assert_eq!(asking.await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn a_request_without_a_budget_has_no_limit() {
+    let gateway = Gateway::start("").await;
+    let mut node = gateway.node("a", 1).await;
+    let (asking, asked) = asked(&gateway.client, &mut node, &chat("Hi")).await;
+    assert_eq!(asked.resume.usage_max, None);
+    asked.answer("Hi");
+    assert_eq!(asking.await.unwrap().status, 200);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fleet_tests::batches::{begun, delete, ended, line, stored};
+use fleet_tests::client::Client;
 use fleet_tests::events::Events;
 use fleet_tests::mock_node::{Asked, MockNode, Streaming, healthy};
 use fleet_tests::postgres::{self, Postgres, SlowLink, psql};
@@ -42,6 +43,16 @@ impl Shared {
     fn store(&self) -> String {
         let folder = self.folder.path().display();
         format!("store: {{dir: '{folder}/store', postgres_url_file: '{folder}/database.url'}}\n")
+    }
+
+    /// A key named `poor` with these limits, beside that of the harness, and the file that has it.
+    fn key(&self, limits: &str) -> (String, String) {
+        let made = fleet_tests::process::run("flotilla-gateway", &["key", "new", "--name", "poor"]);
+        let key = made.stdout.lines().nth(1).unwrap().to_string();
+        let digest = made.stdout.split("sha256: ").nth(1).unwrap();
+        let digest = digest.split_whitespace().next().unwrap().trim_end_matches(['}', ',']);
+        let keys = format!("keys: [{{name: poor, sha256: {digest}, {limits}}}]\n");
+        (key, self.folder.write("keys.yaml", keys).display().to_string())
     }
 
     pub(super) async fn gateway(&self) -> Fleet {
@@ -290,16 +301,8 @@ async fn two_gateways_that_are_killed_in_turn_lose_nothing_and_do_nothing_twice(
 async fn a_budget_is_that_of_all_gateways_and_outlives_a_kill() {
     let Some(server) = Postgres::start(&[]).await else { return };
     let shared = Shared::new(&server.database("flotilla"));
-    // A key with a budget beside that of the harness.
-    let made = fleet_tests::process::run("flotilla-gateway", &["key", "new", "--name", "poor"]);
-    let key = made.stdout.lines().nth(1).unwrap().to_string();
-    let digest = made.stdout.split("sha256: ").nth(1).unwrap();
-    let digest = digest.split_whitespace().next().unwrap().trim_end_matches(['}', ',']);
-    let keys = shared.folder.write(
-        "keys.yaml",
-        format!("keys: [{{name: poor, sha256: {digest}, tokens_per_month: 30}}]\n"),
-    );
-    let more = format!("keys_file: {}\n{}", keys.display(), shared.store());
+    let (key, keys) = shared.key("tokens_per_month: 30");
+    let more = format!("keys_file: {keys}\n{}", shared.store());
     let mut a = Fleet::start(&more).await;
     let b = a.another();
     let mut of_a = MockNode::join(a.client.address(), healthy("n", 1)).await;
@@ -336,6 +339,74 @@ async fn a_budget_is_that_of_all_gateways_and_outlives_a_kill() {
     let poor = a.client.with_key(Some(&key));
     let refused = poor.chat(&chat("Hi")).await;
     assert_eq!((refused.status, refused.error_code().as_str()), (429, "insufficient_quota"));
+}
+
+/// Asks until the budget is used up. Returns how many tokens the responses say were used.
+async fn uses_up(client: Client) -> u64 {
+    let mut tokens = 0;
+    loop {
+        let answer = client.chat(&chat("What is the capital of France?")).await;
+        if answer.status == 200 {
+            tokens += answer.json()["usage"]["total_tokens"].as_u64().unwrap();
+            continue;
+        }
+        match answer.error_code().as_str() {
+            "insufficient_quota" => return tokens,
+            "rate_limit_exceeded" => {}
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn racing_requests_at_two_gateways_do_not_exceed_a_budget() {
+    let budget = 3000;
+    let Some(server) = Postgres::start(&[]).await else { return };
+    let shared = Shared::new(&server.database("flotilla"));
+    let (key, keys) = shared.key(&format!("tokens_per_month: {budget}"));
+    let a = Fleet::start(&format!("keys_file: {keys}\n{}", shared.store())).await;
+    let b = a.another();
+    let (_of_a, _of_b) = (a.join("a", &[]).await, b.join("b", &[]).await);
+    a.wait_for_slots("a").await;
+    b.wait_for_slots("b").await;
+    let clients = [&a, &b].map(|gateway| gateway.client.with_key(Some(&key)));
+    let asking = (0..16).map(|n| tokio::spawn(uses_up(clients[n % 2].clone())));
+    let mut tokens = 0;
+    for asked in asking.collect::<Vec<_>>() {
+        tokens += asked.await.unwrap();
+    }
+    assert!((budget / 2..=budget).contains(&tokens), "{tokens} of {budget}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_store_only_keys_with_a_budget_are_refused_and_not_before_they_need_more() {
+    let Some(mut server) = Postgres::start(&[]).await else { return };
+    let shared = Shared::new(&server.database("flotilla"));
+    let (key, keys) = shared.key("tokens_per_month: 1000000, max_tokens: 10");
+    let gateway = Fleet::start(&format!("keys_file: {keys}\n{}", shared.store())).await;
+    let _agent = gateway.join("a", &[]).await;
+    gateway.wait_for_slots("a").await;
+    let poor = gateway.client.with_key(Some(&key));
+    let question = json!({"model": "flotilla-demo", "messages": [], "max_tokens": 1});
+    let question = |mut long: String| {
+        let mut question = question.clone();
+        long.push('?');
+        question["messages"] = json!([{"role": "user", "content": long}]);
+        question
+    };
+    assert_eq!(poor.chat(&question(String::new())).await.status, 200);
+    server.kill();
+    until_available(&gateway, false).await;
+    // An eighth of the budget was allotted to the gateway.
+    assert_eq!(poor.chat(&question(String::new())).await.status, 200);
+    let more = question("x".repeat(200_000));
+    let refused = poor.chat(&more).await;
+    assert_eq!((refused.status, refused.error_code().as_str()), (503, "store_unavailable"));
+    assert_eq!(gateway.client.chat(&chat("Hi")).await.status, 200);
+    server.restart().await;
+    until_available(&gateway, true).await;
+    let refused = poor.chat(&more).await;
+    assert_eq!(refused.error_code(), "context_length_exceeded", "it is let in");
 }
 
 /// True once a gateway says whether its store works.

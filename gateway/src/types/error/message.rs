@@ -120,6 +120,12 @@ impl std::fmt::Display for Error {
             Self::RateLimited { limit: RateLimit::Concurrent, scope, .. } => {
                 write!(f, "{} has reached its limit of concurrent requests", owner(*scope))
             }
+            Self::RateLimited { limit: RateLimit::Budget, scope, .. } => write!(
+                f,
+                "running requests may use what {} has left of its token quota of this month; \
+                 retry when one of them is done",
+                owner(*scope)
+            ),
             Self::RateLimited { limit, scope, wait } => write!(
                 f,
                 "{} has used its {} of this minute; retry in {} s",

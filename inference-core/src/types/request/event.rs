@@ -29,6 +29,13 @@ pub enum Failure {
         /// True for a chat request.
         chat: bool,
     },
+    /// The prompt leaves none of the tokens that the tenant may still use this month.
+    BudgetExceeded {
+        /// Tokens of the prompt, or of all inputs.
+        tokens: u64,
+        /// Tokens that the request may use.
+        usage_max: u64,
+    },
     /// The prompt has no tokens.
     EmptyPrompt,
     /// The model's tokenizer cannot turn the text into tokens.
@@ -98,6 +105,11 @@ impl std::fmt::Display for Failure {
                 "Input tokens exceed the configured limit: this model's maximum context length is \
                  {context_tokens} tokens, the answer included, and the prompt has at least \
                  {prompt_tokens}; shorten it"
+            ),
+            Self::BudgetExceeded { tokens, usage_max } => write!(
+                f,
+                "the prompt has {tokens} tokens, and {usage_max} are left of the monthly budget \
+                 (UTC); shorten it"
             ),
             Self::EmptyPrompt => write!(f, "the prompt is empty"),
             Self::Untokenizable => write!(

@@ -66,7 +66,7 @@ pub(super) async fn embed(
     };
     let inputs = check_count("input", to_inputs(request.input))?;
     let mut record = node.metrics.record("embeddings");
-    let computed = compute(node, caller, inputs, &mut record).await;
+    let computed = compute(node, caller, inputs, &resume, &mut record).await;
     let computed = computed.map_err(|error| in_list(error, &resume));
     let (mut vectors, tokens) = record.check(computed)?;
     record.check(shorten(&mut vectors, request.dimensions))?;
@@ -135,7 +135,7 @@ pub(super) async fn rerank(
     };
     let inputs = check_count("documents", documents.iter().map(pair).collect())?;
     let mut record = node.metrics.record("rerank");
-    let computed = compute(node, caller, inputs, &mut record).await;
+    let computed = compute(node, caller, inputs, &resume, &mut record).await;
     let computed = computed.map_err(|error| in_list(error, &resume));
     let (scores, tokens) = record.check(computed)?;
     record.record_usage(Usage::new(tokens, 0, 0));
@@ -181,10 +181,12 @@ async fn compute(
     node: &Node,
     caller: Caller,
     inputs: Vec<EmbedInput>,
+    resume: &Option<Resume>,
     record: &mut Record,
 ) -> Result<(Vec<Vec<f32>>, u32), Error> {
     let mut vectors = vec![Vec::new(); inputs.len()];
-    let request = EmbedRequest { tenant: caller.tenant, inputs };
+    let usage_max = resume.as_ref().and_then(|resume| resume.usage_max);
+    let request = EmbedRequest { tenant: caller.tenant, inputs, usage_max };
     let mut generation = node.engine.embed(request, caller.via)?;
     let mut tokens = 0;
     loop {

@@ -98,6 +98,8 @@ pub(super) async fn generate(
 ) -> Result<Response<Body>, Error> {
     let max_tokens = &mut checked.parameters.options.max_tokens;
     *max_tokens = origin.resume.tokens_max.into_iter().chain(*max_tokens).min();
+    let prompts = checked.prompts.len().max(1) as u64;
+    checked.parameters.options.usage_max = origin.resume.usage_max.map(|max| max / prompts);
     origin.check(checked.prompts.len() * checked.parameters.n as usize)?;
     checked.parameters.shows_prefill &= checked.is_streamed;
     checked.parameters.options.reports_prefill =

@@ -64,6 +64,7 @@ pub(super) fn check(fields: SamplingFields, absent: &Absent) -> Result<Parameter
         uses_cache: fields.cache_prompt.unwrap_or(true),
         prefix_group: None,
         reports_prefill: false,
+        usage_max: None,
     };
     let timings = match (fields.timings_per_token, fields.timings) {
         (Some(true), _) => TimingsMode::EveryChunk,
