@@ -75,7 +75,9 @@ impl Gateway {
         let storage = config.store.as_ref().map(|store| store.storage);
         let place = config.store.as_ref().map(|store| &store.place);
         if place != self.store.as_ref().map(Store::place) {
-            tracing::warn!("the place of the store has changed: restart the gateway to apply it");
+            tracing::warn!(
+                "the place of the store or its keys have changed: restart the gateway to apply that"
+            );
         }
         self.settings.replace(config).await?;
         if let (Some(store), Some(storage)) = (&self.store, storage) {

@@ -1,6 +1,8 @@
 //! What outlives the gateway: files, batches, and responses in the background. Records are in
 //! SQLite, or in PostgreSQL for several gateways; contents are in a folder or a bucket.
 //!
+//! With keys, what clients have written is encrypted before it gets there.
+//!
 //! A reply of the store means that the change survives a power failure. While the store fails,
 //! requests that need it are refused, and others are served.
 
@@ -17,8 +19,12 @@ mod bucket;
 mod contents;
 mod database;
 mod deliveries;
+mod documents;
+#[cfg(test)]
+mod encryption_tests;
 mod files;
 mod gateways;
+mod keyring;
 mod lines;
 mod listing;
 mod live;
@@ -38,10 +44,11 @@ pub use background::{BackgroundTask, TaskInput};
 pub(crate) use background::{FOLLOW_INTERVAL, TaskEnd, TaskKind};
 pub use batches::{Batch, BatchApi, BatchStatus, LineError, Times};
 pub use bucket::{Bucket, BucketSettings};
-pub use contents::Upload;
+pub use contents::{Content, Upload};
 pub use deliveries::Delivery;
 pub use files::FileRecord;
 pub(crate) use files::{MESSAGES_OUTPUT_PURPOSE, MESSAGES_PURPOSE};
+pub use keyring::Keyring;
 pub(crate) use listing::{Filter, ListedBatch, ListedTask};
 pub use page::Page;
 pub use postgres::PostgresSettings;
@@ -51,7 +58,7 @@ pub use usage_book::UsageBook;
 pub(crate) use usage_book::{UsageKey, UsageSum, hour_of};
 
 use database::Database;
-use gateways::Presence;
+use gateways::{Left, Presence};
 use live::LiveTasks;
 pub(crate) use live::{Live, Read};
 use postgres::Postgres;
@@ -112,6 +119,8 @@ pub struct Place {
     pub bucket: Option<Bucket>,
     /// The server of the database; `None` for SQLite.
     pub postgres: Option<PostgresSettings>,
+    /// What encrypts prompts, responses and what else clients have written.
+    pub keyring: Keyring,
 }
 
 #[derive(Debug)]
@@ -123,6 +132,7 @@ struct Parts {
     quota: Arc<Quota>,
     live: LiveTasks,
     presence: Presence,
+    left: Left,
     /// Set once contents without a record are deleted.
     cleared: OnceCell<()>,
     /// Changes when work is created, canceled or left, by whichever gateway.
@@ -144,9 +154,10 @@ impl Store {
     /// The store at a place, whose folder is created if need be. Failures show when it is used.
     /// `me` tells this gateway from others.
     pub fn new(place: Place, me: &str, limits: StorageLimits) -> Self {
+        place.keyring.log();
         let database = match place.postgres.clone() {
-            Some(settings) => Database::start(Postgres::new(settings)),
-            None => Database::start(Sqlite(place.folder.clone())),
+            Some(settings) => Database::start(Postgres::new(settings), place.keyring.clone()),
+            None => Database::start(Sqlite(place.folder.clone()), place.keyring.clone()),
         };
         Self(Arc::new(Parts {
             place,
@@ -155,6 +166,7 @@ impl Store {
             quota: Arc::new(Quota::new(limits)),
             live: LiveTasks::default(),
             presence: Presence::default(),
+            left: Left::default(),
             cleared: OnceCell::new(),
             changes: watch::Sender::new(()),
             noticed: AtomicU64::new(0),
@@ -169,6 +181,10 @@ impl Store {
     /// Where it is.
     pub(crate) fn place(&self) -> &Place {
         &self.0.place
+    }
+
+    fn keyring(&self) -> &Keyring {
+        &self.0.place.keyring
     }
 
     fn folder(&self) -> &Path {

@@ -72,6 +72,7 @@ pub const KEYS: &[&str] = &[
     "store.dir",
     "store.postgres_url_file",
     "store.postgres_ca_file",
+    "store.encryption_key_file",
     "store.s3.bucket",
     "store.s3.prefix",
     "store.s3.endpoint",

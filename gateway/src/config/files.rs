@@ -107,6 +107,19 @@ impl Files {
     }
 }
 
+/// Fails if users other than the owner and the group may read a file.
+pub(super) fn check_private(path: &Path) -> Result<(), String> {
+    let data = std::fs::metadata(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    match data.mode() & 0o007 {
+        0 => Ok(()),
+        _ => Err(format!(
+            "{path}: every user of this machine may read it (mode {:o}); 'chmod o= {path}' changes that",
+            data.mode() & 0o777,
+            path = path.display()
+        )),
+    }
+}
+
 /// Reads a text file of at most `bytes_max` bytes.
 pub fn read(path: &Path, bytes_max: u64) -> Result<String, String> {
     let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());

@@ -6,7 +6,7 @@ use super::files::{self, Files};
 use super::section::{Problems, Section};
 use super::tls;
 use super::values::{report, server_url};
-use crate::store::{Bucket, BucketSettings, Place, PostgresSettings, StorageLimits};
+use crate::store::{Bucket, BucketSettings, Keyring, Place, PostgresSettings, StorageLimits};
 
 /// Where files, batches and responses in the background are kept, and their limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +50,7 @@ pub struct BatchLimits {
 }
 
 const CERTIFICATES_BYTES_MAX: u64 = 1024 * 1024;
+const KEYS_BYTES_MAX: u64 = 16 * 1024;
 const MIB: u64 = 1024 * 1024;
 const TIB: u64 = 1024 * 1024 * MIB;
 const DAY_S: u64 = 24 * 60 * 60;
@@ -67,6 +68,7 @@ pub(super) fn read(
     }
     let (before, postgres) = (problems.len(), read_postgres(&mut section, files, problems));
     let bucket = section.section("s3", problems).and_then(|s3| read_bucket(s3, files, problems));
+    let keyring = read_keyring(&mut section, files, problems);
     let is_right = problems.len() == before;
     let mut number = |key, default, max| section.number(key, default, 1..=max, problems);
     let bytes_max = number("bytes_max", 16 * 1024 * MIB, 1024 * TIB);
@@ -86,7 +88,7 @@ pub(super) fn read(
     };
     section.finish(problems);
     Some(StoreSettings {
-        place: Place { folder: dir.filter(|_| is_right)?, bucket, postgres },
+        place: Place { folder: dir.filter(|_| is_right)?, bucket, postgres, keyring },
         storage: StorageLimits { bytes_max, tenant_bytes_max },
         file_bytes_max,
         age_s_max: age_days * DAY_S,
@@ -114,6 +116,20 @@ fn read_postgres(
     let settings = PostgresSettings::new(&url, Arc::new(client));
     let expected = |why| format!("expected postgres://user:password@host/database: {why}");
     report(&path("postgres_url_file"), settings.map_err(expected), problems)
+}
+
+/// The keys that encrypt what is stored; none without a file, or after a problem.
+fn read_keyring(section: &mut Section, files: &Files, problems: &mut Problems) -> Keyring {
+    let Some(name) = section.text("encryption_key_file", problems) else {
+        return Keyring::default();
+    };
+    let path = files.path(&name);
+    let read = || {
+        let text = files::read(&path, KEYS_BYTES_MAX)?;
+        files::check_private(&path)?;
+        Keyring::read(&text).map_err(|why| format!("{}: {why}", path.display()))
+    };
+    report("store.encryption_key_file", read(), problems).unwrap_or_default()
 }
 
 /// The bucket of contents; `None` after a problem.
@@ -153,4 +169,50 @@ fn read_bucket(mut section: Section, files: &Files, problems: &mut Problems) -> 
     };
     let roots = roots.as_deref().map(str::as_bytes);
     report(&path, Bucket::new(settings, secret.as_deref(), roots), problems)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use crate::config::document::check;
+    use crate::config::files::Files;
+    use crate::config::yaml::parse;
+    use crate::store::Keyring;
+
+    #[test]
+    fn a_file_with_keys_must_have_some_and_be_read_by_its_owner_and_group_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("store.keys");
+        let text = format!(
+            "allow_anonymous: true\nnodes: {{static: [{{url: 'http://10.0.0.1:8080'}}]}}\n\
+             store: {{dir: '{}', encryption_key_file: '{}'}}\n",
+            folder.path().display(),
+            file.display()
+        );
+        let read = || match check(parse(&text).unwrap(), Files::default()) {
+            Ok(config) => Ok(config.store.unwrap().place.keyring),
+            Err(problems) => Err(problems.iter().map(ToString::to_string).collect::<String>()),
+        };
+        let fails = |part: &str| {
+            let why = read().unwrap_err();
+            assert!(why.contains("store.encryption_key_file") && why.contains(part), "{why}");
+            assert!(!why.contains("abab"), "{why}");
+        };
+        fails("No such file");
+        let key = "ab".repeat(32);
+        std::fs::write(&file, &key).unwrap();
+        for (mode, is_right) in [(0o644, false), (0o604, false), (0o440, true), (0o600, true)] {
+            set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            match is_right {
+                true => assert_eq!(read(), Keyring::read(&key)),
+                false => fails("every user of this machine may read it"),
+            }
+        }
+        std::fs::write(&file, key + "x").unwrap();
+        fails("line 1: expected 64 hex digits");
+        std::fs::write(&file, "a".repeat(20_000)).unwrap();
+        fails("larger than");
+    }
 }

@@ -1,7 +1,7 @@
 //! Files, as at OpenAI: `/v1/files` and what is below it.
 
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, Read};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use inference_protocol::openai::{ParseError, to_json};
 use inference_protocol::time::unix_seconds;
 use multer::{Field, Multipart};
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::form_source::{FormSource, Unread};
@@ -24,7 +24,7 @@ use super::lists::{self, RecordPath, invalid};
 use crate::config::store::StoreSettings;
 use crate::context::Gateway;
 use crate::control::only;
-use crate::store::{FileRecord, Store, StoreError, Upload};
+use crate::store::{Content, FileRecord, Store, StoreError, Upload};
 use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
@@ -86,7 +86,7 @@ pub(crate) async fn serve(
         }
         RecordPath::Below(id) => {
             let file = store.file(tenant, id).await.map_err(found(id))?;
-            download(store, file, "application/octet-stream").await
+            download(store, tenant, file, "application/octet-stream").await
         }
     }
 }
@@ -281,21 +281,19 @@ fn broken(error: multer::Error) -> Error {
 /// The content of a file, or a part of it as it is read.
 pub(super) async fn download(
     store: &Store,
+    tenant: &str,
     record: FileRecord,
     content_type: &'static str,
 ) -> Result<Response<Body>, Error> {
-    let opened = store.open(&record.id).await.map_err(|error| {
+    let opened = store.open(tenant, &record.id).await.map_err(|error| {
         tracing::error!(file = record.id, ?error, "content of a file cannot be read");
         Error::StoreUnavailable
     })?;
-    let mut file = tokio::fs::File::from_std(opened);
-    let _ = file.rewind().await;
-    let blocks = stream::unfold(file, async |mut file| {
-        let mut block = Vec::with_capacity(BLOCK);
-        let read = (&mut file).take(BLOCK as u64).read_to_end(&mut block).await;
+    let blocks = stream::unfold(opened, async |mut content| {
+        let read = spawn_blocking(move || (next_block(&mut content), content)).await;
+        let (block, content) = read.ok()?;
         // The connection breaks after less than was announced, so nobody takes it for the whole.
-        let is_end = !read.is_ok_and(|bytes| bytes > 0);
-        (!is_end).then(|| (Ok::<_, Infallible>(Frame::data(Bytes::from(block))), file))
+        (!block.is_empty()).then(|| (Ok::<_, Infallible>(Frame::data(block)), content))
     });
     let body = StreamBody::new(blocks.boxed()).boxed_unsync();
     let mut response = response::response(body);
@@ -304,4 +302,23 @@ pub(super) async fn download(
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CONTENT_LENGTH, record.bytes.into());
     Ok(response)
+}
+
+/// The next part of a content; nothing at its end, and if it cannot be read.
+fn next_block(content: &mut Content) -> Bytes {
+    // One read: what is encrypted would be decrypted again for each part of it.
+    let mut block = vec![0; BLOCK];
+    loop {
+        match content.read(&mut block) {
+            Ok(read) => {
+                block.truncate(read);
+                return block.into();
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                tracing::error!(%error, "content of a file cannot be read");
+                return Bytes::new();
+            }
+        }
+    }
 }

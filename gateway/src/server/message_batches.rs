@@ -149,7 +149,13 @@ impl Batches<'_> {
         let unknown = || Error::UnknownRecord(batch.id.clone());
         let file = batch.output_file_id.as_deref().ok_or_else(unknown)?;
         let record = self.store.any_file(self.tenant, file).await;
-        download(self.store, record.map_err(|error| error.of(id))?, "application/x-jsonl").await
+        download(
+            self.store,
+            self.tenant,
+            record.map_err(|error| error.of(id))?,
+            "application/x-jsonl",
+        )
+        .await
     }
 }
 

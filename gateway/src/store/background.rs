@@ -3,156 +3,30 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep};
 
-use super::deliveries::{self, Delivery};
+use super::deliveries;
+use super::documents::with_field;
 use super::files::usage_of;
 use super::gateways::check_owner;
-use super::listing::with_status;
+use super::keyring::Binding;
 use super::live::{Live, Part};
 use super::page::Page;
 use super::sql::{Fault, Row, Transaction, values};
 use super::{Store, StoreError};
 
-/// How long after its request a task must have ended, in seconds.
-const AGE_S_MAX: u64 = 24 * 60 * 60;
+mod task;
+
+pub use task::{BackgroundTask, TaskInput};
+pub(crate) use task::{TaskEnd, TaskKind};
+
+use task::{events_binding, read_with_result};
 
 /// Longest wait for the end of a task that was canceled.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often to look what another gateway has stored of a task.
 pub(crate) const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
-
-/// A response or a job of a tenant, made in the background.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct BackgroundTask {
-    /// Its id.
-    #[serde(skip)]
-    pub id: String,
-    /// Whose it is.
-    #[serde(skip)]
-    pub tenant: String,
-    /// When it was asked for, in seconds since 1970.
-    #[serde(skip)]
-    pub created_at: u64,
-    /// False once it has ended.
-    #[serde(skip)]
-    pub is_active: bool,
-    /// True once a gateway has said that it is being done.
-    #[serde(skip)]
-    pub has_begun: bool,
-    /// Bytes of what is stored of it.
-    #[serde(skip)]
-    pub bytes: u64,
-    /// The API that makes it.
-    pub path: String,
-    /// The model, with aliases resolved.
-    pub model: String,
-    /// The client's notes.
-    #[serde(default)]
-    pub metadata: Option<Map<String, Value>>,
-    /// The user of the tenant who asked for it.
-    pub user: Option<u64>,
-    /// Headers of the request on which the response depends.
-    pub headers: Vec<(String, String)>,
-    /// True if its events may be read.
-    pub is_streamed: bool,
-    /// True if only the node that made a token can make its events.
-    pub is_bound: bool,
-    /// True if somebody has asked for its end.
-    #[serde(default)]
-    pub is_canceled: bool,
-}
-
-/// What a task needs to be done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskInput {
-    /// The body of the request.
-    pub request: Vec<u8>,
-    /// What a node needs to continue it, as JSON.
-    pub progress: Option<Vec<u8>>,
-    /// Its result, before it has one: a response that waits, with the turns before it.
-    pub result: Vec<u8>,
-}
-
-/// How a task has ended.
-#[derive(Debug, Clone)]
-pub(crate) struct TaskEnd {
-    /// Its status, as clients see it.
-    pub(crate) status: String,
-    /// Its result.
-    pub(crate) result: Vec<u8>,
-    /// The events that can be read.
-    pub(crate) events: Vec<u8>,
-    /// Messages about that.
-    pub(crate) messages: Vec<Delivery>,
-}
-
-/// Kinds of work in the background.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TaskKind {
-    /// A response of the Responses API.
-    Response,
-    /// A request of any API, whose response is stored as a whole.
-    Job,
-    /// A stream of any API, which its client may read on.
-    Stream,
-}
-
-impl TaskKind {
-    /// The kind of the task with this id.
-    pub(crate) fn of(id: &str) -> Self {
-        match id.split_once('_') {
-            Some(("job", _)) => Self::Job,
-            Some(("stream", _)) => Self::Stream,
-            _ => Self::Response,
-        }
-    }
-
-    /// Its name.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Response => "response",
-            Self::Job => "job",
-            Self::Stream => "stream",
-        }
-    }
-}
-
-impl BackgroundTask {
-    /// The random number in its id.
-    pub(crate) fn number(&self) -> u128 {
-        let digits = self.id.split_once('_').map_or("", |(_, digits)| digits);
-        u128::from_str_radix(digits, 16).unwrap_or_default()
-    }
-
-    /// What it is.
-    pub(crate) fn kind(&self) -> TaskKind {
-        TaskKind::of(&self.id)
-    }
-
-    /// When it must have ended, in seconds since 1970.
-    pub(crate) fn expires_at(&self) -> u64 {
-        self.created_at + AGE_S_MAX
-    }
-
-    const COLUMNS: &str = "id, tenant, created_at, is_active, has_begun, bytes, document";
-
-    fn read(row: &mut Row) -> Result<Self, Fault> {
-        let document: String = row.take("document")?;
-        let mut task: Self = serde_json::from_str(&document).map_err(Fault::of)?;
-        (task.id, task.tenant) = (row.take("id")?, row.take("tenant")?);
-        (task.created_at, task.is_active) = (row.take("created_at")?, row.take("is_active")?);
-        (task.bytes, task.has_begun) = (row.take("bytes")?, row.take("has_begun")?);
-        Ok(task)
-    }
-
-    fn document(&self) -> Result<String, StoreError> {
-        serde_json::to_string(self).map_err(|_| StoreError::Unavailable)
-    }
-}
 
 impl Store {
     /// How far a task is in this process, for the one that does it and those that read it.
@@ -171,6 +45,9 @@ impl Store {
         let mut claim = self.claim(&task.tenant);
         let bytes = (request.len() + result.len()) as u64;
         claim.grow(bytes)?;
+        let request = self.keyring().seal(&task.request_binding(), request)?;
+        let result = self.keyring().seal(&task.result_binding(), result)?;
+        let document = task.document(self.keyring())?;
         let me = self.0.me.clone();
         let insert = move |transaction: &mut Transaction<'_>| {
             let BackgroundTask { id, tenant, created_at, .. } = &task;
@@ -180,9 +57,8 @@ impl Store {
             }
             let sql = "INSERT INTO tasks (id, tenant, is_active, bytes, created_at, owner, \
                        document, request, result) VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6, ?7, ?8)";
-            let (document, created_at) = (task.document()?, *created_at);
             let of_task =
-                values![id, tenant, bytes, created_at, &*me, &document, &request, &result];
+                values![id, tenant, bytes, *created_at, &*me, &document, &request, &result];
             transaction.execute(sql, of_task)?;
             Ok(())
         };
@@ -202,28 +78,31 @@ impl Store {
             let columns = BackgroundTask::COLUMNS;
             let sql = format!("SELECT {columns}, result FROM tasks WHERE id = ?1 AND tenant = ?2");
             let found = transaction.first(&sql, values![&id, &tenant])?;
-            Ok(read_with_result(found.ok_or(StoreError::Unknown)?)?)
+            read_with_result(found.ok_or(StoreError::Unknown)?, transaction.keyring())
         };
-        self.0.database.run(find).await
+        let (task, result) = self.0.database.run(find).await?;
+        let result = self.keyring().open(&task.result_binding(), result)?;
+        Ok((task, result))
     }
 
     /// The events of a task that has ended.
     pub(crate) async fn task_events(&self, id: &str) -> Result<Vec<u8>, StoreError> {
         let id = id.to_string();
         let find = move |transaction: &mut Transaction<'_>| {
-            let found =
-                transaction.first("SELECT events FROM tasks WHERE id = ?1", values![&id])?;
-            let events: Option<Vec<u8>> = found.ok_or(StoreError::Unknown)?.take("events")?;
-            Ok(events.unwrap_or_default())
+            let sql = "SELECT tenant, events FROM tasks WHERE id = ?1";
+            let mut row = transaction.first(sql, values![&id])?.ok_or(StoreError::Unknown)?;
+            let events: Option<Vec<u8>> = row.take("events")?;
+            let binding = Binding::new("tasks.events", &row.take::<String>("tenant")?, &id);
+            Ok((binding, events.unwrap_or_default()))
         };
-        self.0.database.run(find).await
+        let (binding, events) = self.0.database.run(find).await?;
+        self.keyring().open(&binding, events)
     }
 
     /// The tasks that this gateway does, oldest first. Those that no living gateway does become its
     /// own.
     pub(crate) async fn own_tasks(&self) -> Result<Vec<BackgroundTask>, StoreError> {
-        let mut rows = self.claim_rows("tasks", BackgroundTask::COLUMNS).await?;
-        Ok(rows.iter_mut().map(BackgroundTask::read).collect::<Result<_, _>>()?)
+        self.claim_rows("tasks", BackgroundTask::COLUMNS, BackgroundTask::read).await
     }
 
     /// What a task needs that this gateway does.
@@ -236,7 +115,13 @@ impl Store {
             let request = row.take("request")?;
             Ok(TaskInput { request, progress: row.take("progress")?, result: row.take("result")? })
         };
-        self.0.database.run(find).await
+        let TaskInput { request, progress, result } = self.0.database.run(find).await?;
+        let open = |binding: &Binding, value| self.keyring().open(binding, value);
+        Ok(TaskInput {
+            request: open(&task.request_binding(), request)?,
+            progress: progress.map(|value| open(&task.progress_binding(), value)).transpose()?,
+            result: open(&task.result_binding(), result)?,
+        })
     }
 
     /// A tenant's jobs, and whether there are more.
@@ -257,9 +142,16 @@ impl Store {
                  ORDER BY number {order} LIMIT ?3"
             );
             let rows = transaction.query(&sql, values![&tenant, after, page.limit + 1])?;
-            page.cut(rows.into_iter().map(read_with_result).collect::<Result<_, _>>()?)
+            let read = |row| read_with_result(row, transaction.keyring());
+            page.cut(rows.into_iter().map(read).collect::<Result<Vec<_>, _>>()?)
         };
-        self.0.database.run(list).await
+        let (jobs, has_more) = self.0.database.run(list).await?;
+        let open = |(job, result): (BackgroundTask, _)| {
+            let result = self.keyring().open(&job.result_binding(), result)?;
+            Ok((job, result))
+        };
+        let jobs: Result<_, StoreError> = jobs.into_iter().map(open).collect();
+        Ok((jobs?, has_more))
     }
 
     /// How many tasks of a tenant were asked for before this one and have not ended.
@@ -289,17 +181,23 @@ impl Store {
     /// other gateways.
     pub(crate) async fn record_progress(
         &self,
-        id: &str,
+        task: &BackgroundTask,
         progress: Vec<u8>,
         events: Option<Part>,
     ) -> Result<(), StoreError> {
-        let (id, me) = (id.to_string(), self.0.me.clone());
+        let progress = self.keyring().seal(&task.progress_binding(), progress)?;
+        let mut events = events.filter(|part| part.next > part.first);
+        if let Some(Part { first, data, .. }) = &mut events {
+            let binding = events_binding(&task.tenant, &task.id, *first as u64);
+            *data = self.keyring().seal(&binding, std::mem::take(data))?;
+        }
+        let (id, me) = (task.id.clone(), self.0.me.clone());
         let record = move |transaction: &mut Transaction<'_>| {
             check_owner(transaction, "tasks", &id, &me)?;
             let sql = "UPDATE tasks SET progress = ?1, has_begun = 1 \
                        WHERE id = ?2 AND is_active = 1";
             let changed = transaction.execute(sql, values![&progress, &id])?;
-            if let Some(Part { first, data, .. }) = events.filter(|part| part.next > part.first)
+            if let Some(Part { first, data, .. }) = events
                 && changed > 0
             {
                 // The first ones replace those of a gateway that has died.
@@ -320,9 +218,9 @@ impl Store {
         }
         let (id, next) = (task.to_string(), live.len());
         let read = move |transaction: &mut Transaction<'_>| {
-            let sql = "SELECT is_active FROM tasks WHERE id = ?1";
-            let found = transaction.first(sql, values![&id])?;
-            let is_active = found.map_or(Ok(false), |mut row| row.take("is_active"))?;
+            let sql = "SELECT is_active, tenant FROM tasks WHERE id = ?1";
+            let Some(mut task) = transaction.first(sql, values![&id])? else { return Ok(None) };
+            let (is_active, tenant) = (task.take("is_active")?, task.take("tenant")?);
             let sql = if is_active {
                 // From the part with the next event on.
                 "SELECT number, data FROM task_events WHERE task = ?1 AND number >= \
@@ -334,10 +232,17 @@ impl Store {
             };
             let read = |mut row: Row| Ok((row.take("number")?, row.take("data")?));
             let rows = transaction.query(sql, values![&id, next])?.into_iter().map(read);
-            Ok((is_active, rows.collect::<Result<Vec<(u64, Vec<u8>)>, Fault>>()?))
+            let parts = rows.collect::<Result<Vec<(u64, Vec<u8>)>, Fault>>()?;
+            Ok(Some((is_active, tenant, parts)))
         };
-        let (is_active, parts) = self.0.database.run(read).await?;
+        let gone = || (false, String::new(), Vec::new());
+        let (is_active, tenant, parts) = self.0.database.run(read).await?.unwrap_or_else(gone);
         for (number, events) in parts {
+            let binding = match is_active {
+                true => events_binding(&tenant, task, number),
+                false => Binding::new("tasks.events", &tenant, task),
+            };
+            let events = self.keyring().open(&binding, events)?;
             live.push(number as usize, &events.into());
         }
         // Meanwhile this gateway may have become its owner.
@@ -351,7 +256,7 @@ impl Store {
     pub(crate) async fn end_task(&self, task: &BackgroundTask) -> Result<(), StoreError> {
         // Entered before whoever does it can have left it.
         let live = self.live(task);
-        if !self.cancel_task(&task.tenant, &task.id).await?.is_active {
+        if !self.cancel_task(&task.tenant, &task.id).await? {
             return Ok(());
         }
         let begun = Instant::now();
@@ -364,21 +269,21 @@ impl Store {
         Ok(())
     }
 
-    /// Asks for the end of a task. Asking twice is the same as once. Returns the task as it
-    /// was.
-    async fn cancel_task(&self, tenant: &str, id: &str) -> Result<BackgroundTask, StoreError> {
+    /// Asks for the end of a task. Asking twice is the same as once. Returns whether it was active.
+    pub(super) async fn cancel_task(&self, tenant: &str, id: &str) -> Result<bool, StoreError> {
         let (tenant, id) = (tenant.to_string(), id.to_string());
         let cancel = move |transaction: &mut Transaction<'_>| {
-            let columns = BackgroundTask::COLUMNS;
-            let sql = format!("SELECT {columns} FROM tasks WHERE id = ?1 AND tenant = ?2");
-            let found = transaction.first(&sql, values![&id, &tenant])?;
-            let task = BackgroundTask::read(&mut found.ok_or(StoreError::Unknown)?)?;
-            if task.is_active {
-                let document = BackgroundTask { is_canceled: true, ..task.clone() }.document()?;
+            let sql = "SELECT is_active, document FROM tasks WHERE id = ?1 AND tenant = ?2";
+            let found = transaction.first(sql, values![&id, &tenant])?;
+            let mut row = found.ok_or(StoreError::Unknown)?;
+            let is_active = row.take("is_active")?;
+            if is_active {
+                let document = row.take::<String>("document")?;
+                let document = with_field(&document, "is_canceled", true.into())?;
                 let sql = "UPDATE tasks SET document = ?1 WHERE id = ?2";
                 transaction.execute(sql, values![&document, &id])?;
             }
-            Ok(task)
+            Ok(is_active)
         };
         self.change(cancel).await
     }
@@ -392,13 +297,15 @@ impl Store {
         let (id, tenant) = (task.id.clone(), task.tenant.clone());
         let TaskEnd { status, result, events, messages } = end;
         let bytes = (result.len() + events.len()) as u64;
+        let result = self.keyring().seal(&task.result_binding(), result)?;
+        let events = self.keyring().seal(&Binding::new("tasks.events", &tenant, &id), events)?;
         let me = self.0.me.clone();
         let finish = move |transaction: &mut Transaction<'_>| {
             let sql = "SELECT bytes, document FROM tasks WHERE id = ?1 AND is_active = 1";
             // It may have been deleted meanwhile.
             let Some(mut row) = transaction.first(sql, values![&id])? else { return Ok(None) };
             check_owner(transaction, "tasks", &id, &me)?;
-            let document = with_status(&row.take::<String>("document")?, &status)?;
+            let document = with_field(&row.take::<String>("document")?, "status", status.into())?;
             let sql = "UPDATE tasks SET is_active = 0, request = NULL, progress = NULL, \
                        bytes = ?1, result = ?2, events = ?3, document = ?4 WHERE id = ?5";
             transaction.execute(sql, values![bytes, &result, &events, &document, &id])?;
@@ -454,10 +361,6 @@ impl Store {
         }
         Ok(deleted.len())
     }
-}
-
-fn read_with_result(mut row: Row) -> Result<(BackgroundTask, Vec<u8>), Fault> {
-    Ok((BackgroundTask::read(&mut row)?, row.take("result")?))
 }
 
 /// Bytes of each tenant's tasks.

@@ -6,9 +6,10 @@ use serde_json::{Map, Value, json};
 use super::deliveries::{self, Delivery};
 use super::files::FileRecord;
 use super::gateways::check_owner;
+use super::keyring::{Binding, Keyring};
 use super::page::Page;
 use super::sql::{Fault, Row, Transaction, values};
-use super::{Store, StoreError, Upload, lines};
+use super::{Store, StoreError, Upload, documents, lines};
 
 mod messages;
 
@@ -155,16 +156,22 @@ impl Batch {
         view
     }
 
-    fn read(mut row: Row) -> Result<Self, Fault> {
+    fn read(mut row: Row, keyring: &Keyring) -> Result<Self, StoreError> {
         let document: String = row.take("document")?;
-        let mut batch: Self = serde_json::from_str(&document).map_err(Fault::of)?;
-        (batch.id, batch.tenant) = (row.take("id")?, row.take("tenant")?);
+        let (tenant, id): (String, String) = (row.take("tenant")?, row.take("id")?);
+        let mut batch: Self = documents::open(keyring, &binding(&tenant, &id), &document)?;
+        (batch.id, batch.tenant) = (id, tenant);
         (batch.completed, batch.failed) = (row.take("completed")?, row.take("failed")?);
         Ok(batch)
     }
 
-    fn document(&self) -> Result<String, StoreError> {
-        serde_json::to_string(self).map_err(|_| StoreError::Unavailable)
+    fn document(&self, keyring: &Keyring) -> Result<String, StoreError> {
+        let binding = binding(&self.tenant, &self.id);
+        documents::seal(keyring, &binding, self, &["errors", "metadata"])
+    }
+
+    fn result_binding(&self, line: u64) -> Binding {
+        Binding::numbered("results.text", &self.tenant, &self.id, line)
     }
 
     /// Adds it, unless its tenant has so many that have not ended.
@@ -181,7 +188,7 @@ impl Batch {
         let Self { id, tenant, input_file_id, times, .. } = self;
         let sql = "INSERT INTO batches (id, tenant, is_active, input_file, created_at, owner, \
                    document) VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6)";
-        let (created_at, document) = (times.created_at, self.document()?);
+        let (created_at, document) = (times.created_at, self.document(transaction.keyring())?);
         let of_batch = values![id, tenant, input_file_id, created_at, owner, &document];
         transaction.execute(sql, of_batch)?;
         Ok(())
@@ -189,7 +196,8 @@ impl Batch {
 
     fn save(&self, transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
         let sql = "UPDATE batches SET is_active = ?1, document = ?2 WHERE id = ?3";
-        let (is_active, document) = (self.status.is_active(), self.document()?);
+        let document = self.document(transaction.keyring())?;
+        let is_active = self.status.is_active();
         transaction.execute(sql, values![is_active, &document, &self.id])?;
         Ok(())
     }
@@ -235,7 +243,8 @@ impl Store {
             );
             let asked = values![&tenant, after, page.limit + 1, prefix];
             let rows = transaction.query(&sql, asked)?;
-            page.cut(rows.into_iter().map(Batch::read).collect::<Result<_, _>>()?)
+            let read = |row| Batch::read(row, transaction.keyring());
+            page.cut(rows.into_iter().map(read).collect::<Result<_, _>>()?)
         };
         self.0.database.run(list).await
     }
@@ -243,8 +252,7 @@ impl Store {
     /// The batches that this gateway runs, oldest first. Those that no living gateway runs become
     /// its own.
     pub(crate) async fn own_batches(&self) -> Result<Vec<Batch>, StoreError> {
-        let rows = self.claim_rows("batches", "*").await?;
-        Ok(rows.into_iter().map(Batch::read).collect::<Result<_, _>>()?)
+        self.claim_rows("batches", "*", Batch::read).await
     }
 
     /// Asks for the end of a batch. Asking twice is the same as once.
@@ -292,12 +300,13 @@ impl Store {
     /// Adds what became of a line, if nothing is known of it yet.
     pub(crate) async fn record_line(
         &self,
-        batch: &str,
+        batch: &Batch,
         line: u64,
         is_error: bool,
         text: Vec<u8>,
     ) -> Result<(), StoreError> {
-        let batch = batch.to_string();
+        let text = self.keyring().seal(&batch.result_binding(line), text)?;
+        let batch = batch.id.clone();
         let me = self.0.me.clone();
         let record = move |transaction: &mut Transaction<'_>| {
             check_owner(transaction, "batches", &batch, &me)?;
@@ -332,23 +341,26 @@ impl Store {
     /// Responses or errors of lines after `after`, or both, in order: at most `limit`.
     pub(crate) async fn results(
         &self,
-        batch: &str,
+        batch: &Batch,
         is_error: Option<bool>,
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
-        let batch = batch.to_string();
+        let id = batch.id.clone();
         let list = move |transaction: &mut Transaction<'_>| {
             let sql = "SELECT line, text FROM results WHERE batch = ?1 \
                        AND (CAST(?2 AS BIGINT) IS NULL OR is_error = CAST(?2 AS BIGINT)) \
                        AND line > CAST(?3 AS BIGINT) ORDER BY line LIMIT ?4";
             // A range, which an index finds.
             let after = after.map_or(-1, |after| i64::try_from(after).unwrap_or(i64::MAX));
-            let rows = transaction.query(sql, values![&batch, is_error, after, limit])?;
+            let rows = transaction.query(sql, values![&id, is_error, after, limit])?;
             let read = |mut row: Row| Ok((row.take("line")?, row.take("text")?));
-            Ok(rows.into_iter().map(read).collect::<Result<_, Fault>>()?)
+            Ok(rows.into_iter().map(read).collect::<Result<Vec<(u64, Vec<u8>)>, Fault>>()?)
         };
-        self.0.database.run(list).await
+        let results = self.0.database.run(list).await?.into_iter();
+        let open =
+            |(line, text)| Ok((line, self.keyring().open(&batch.result_binding(line), text)?));
+        results.map(open).collect()
     }
 
     /// Ends a batch: its files get records, and its results are deleted. `change` returns messages
@@ -397,5 +409,9 @@ impl Store {
 fn find(transaction: &mut Transaction<'_>, tenant: &str, id: &str) -> Result<Batch, StoreError> {
     let sql = "SELECT * FROM batches WHERE id = ?1 AND tenant = ?2";
     let found = transaction.first(sql, values![id, tenant])?.ok_or(StoreError::Unknown)?;
-    Ok(Batch::read(found)?)
+    Batch::read(found, transaction.keyring())
+}
+
+fn binding(tenant: &str, id: &str) -> Binding {
+    Binding::new("batches.document", tenant, id)
 }

@@ -1,5 +1,6 @@
 //! Contents of files, each a file of its own in the folder `files`, or an object in a bucket. With
-//! a bucket, the folder holds what is on its way there, and copies of what was read lately.
+//! a bucket, the folder holds what is on its way there, and copies of what was read lately. All of
+//! them are encrypted if records are.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -9,9 +10,19 @@ use tokio::fs::{self, File, OpenOptions};
 use tokio::io::AsyncWriteExt;
 
 use super::bucket::Bucket;
+use super::keyring::{Binding, Keyring};
 use super::quota::Claim;
 use super::{Store, StoreError, failed};
 use crate::types::random::random;
+
+mod chunks;
+mod content;
+#[cfg(test)]
+mod tests;
+
+pub use content::Content;
+
+use chunks::Sealing;
 
 const FOLDER: &str = "files";
 /// What is being written has this extension and no record.
@@ -33,6 +44,10 @@ pub struct Upload {
     id: String,
     bytes: u64,
     claim: Claim,
+    /// `None` if it is not encrypted.
+    sealing: Option<Sealing>,
+    keyring: Keyring,
+    binding: Binding,
     /// Where it goes in the end, if that is not the folder.
     bucket: Option<Bucket>,
 }
@@ -76,23 +91,36 @@ impl Upload {
 
     async fn append(&mut self, data: &[u8]) -> Result<(), StoreError> {
         self.bytes += data.len() as u64;
-        self.file.write_all(data).await.map_err(failed)
+        let Some(sealing) = &mut self.sealing else {
+            return self.file.write_all(data).await.map_err(failed);
+        };
+        let sealed = sealing.add(data)?;
+        self.file.write_all(&sealed).await.map_err(failed)
     }
 
-    /// Opens what was written so far, for reading.
+    /// Writes the rest. Nothing can be appended to what is encrypted then.
+    async fn end(&mut self) -> Result<(), StoreError> {
+        if let Some(sealing) = &mut self.sealing {
+            self.file.write_all(&sealing.end()?).await.map_err(failed)?;
+        }
+        self.file.flush().await.map_err(failed)
+    }
+
+    /// Ends it, and opens it for reading.
     ///
     /// # Errors
     /// The disk fails.
-    pub(crate) async fn reopen(&mut self) -> Result<std::fs::File, StoreError> {
-        self.file.flush().await.map_err(failed)?;
+    pub(crate) async fn reopen(&mut self) -> Result<Content, StoreError> {
+        self.end().await?;
         let path = self.part.as_ref().unwrap_or(&self.path);
-        Ok(File::open(path).await.map_err(failed)?.into_std().await)
+        let file = File::open(path).await.map_err(failed)?.into_std().await;
+        Content::open(file, self.keyring.clone(), self.binding.clone()).await
     }
 
     /// Flushes it to the disk under its final name. Without a record, a later start of a gateway
     /// deletes it.
     pub(super) async fn flush(&mut self) -> Result<(), StoreError> {
-        self.file.flush().await.map_err(failed)?;
+        self.end().await?;
         self.file.sync_all().await.map_err(failed)?;
         if let Some(part) = &self.part {
             fs::rename(part, &self.path).await.map_err(failed)?;
@@ -123,10 +151,19 @@ impl Store {
     pub(crate) async fn upload(&self, tenant: &str) -> Result<Upload, StoreError> {
         self.restore().await?;
         let id = format!("file-{:032x}", random());
+        let (keyring, binding) = (self.keyring().clone(), binding(tenant, &id));
+        let begun = Sealing::begin(&keyring, &binding)?;
         let (file, part) = self.part(&id).await?;
         let (path, claim) = (self.path_of(&id), self.claim(tenant));
         let bucket = self.0.place.bucket.clone();
-        Ok(Upload { file, part: Some(part), path, id, bytes: 0, claim, bucket })
+        let (part, bytes, sealing) = (Some(part), 0, None);
+        let mut upload =
+            Upload { file, part, path, id, bytes, claim, sealing, keyring, binding, bucket };
+        if let Some((header, sealing)) = begun {
+            upload.file.write_all(&header).await.map_err(failed)?;
+            upload.sealing = Some(sealing);
+        }
+        Ok(upload)
     }
 
     /// A new file in the folder, which is created if need be, and its path.
@@ -144,8 +181,13 @@ impl Store {
         self.folder().join(FOLDER).join(id)
     }
 
-    /// Opens the content of a file; [`StoreError::Unknown`] if there is none.
-    pub(crate) async fn open(&self, id: &str) -> Result<std::fs::File, StoreError> {
+    /// Opens the content of a tenant's file; [`StoreError::Unknown`] if there is none.
+    pub(crate) async fn open(&self, tenant: &str, id: &str) -> Result<Content, StoreError> {
+        let file = self.open_file(id).await?;
+        Content::open(file, self.keyring().clone(), binding(tenant, id)).await
+    }
+
+    async fn open_file(&self, id: &str) -> Result<std::fs::File, StoreError> {
         let path = self.path_of(id);
         let Some(bucket) = &self.0.place.bucket else { return open(&path).await };
         match open(&path).await {
@@ -228,6 +270,10 @@ impl Store {
         }
         Ok(())
     }
+}
+
+fn binding(tenant: &str, id: &str) -> Binding {
+    Binding::new("files.content", tenant, id)
 }
 
 /// Opens a file, which counts as read lately.

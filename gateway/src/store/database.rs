@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::StoreError;
+use super::keyring::Keyring;
 use super::sql::{Connection, Fault, Transaction};
 
 /// Closures that may wait; more are refused.
@@ -53,13 +54,13 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// Starts the thread. It opens the database when it is first used.
-    pub(super) fn start(source: impl Source + 'static) -> Self {
+    /// Starts the thread. It opens the database when it is first used. Transactions have the keys.
+    pub(super) fn start(source: impl Source + 'static, keyring: Keyring) -> Self {
         let (jobs, received) = sync_channel(WAITING_MAX);
         let is_available = Arc::new(AtomicBool::new(true));
         let available = is_available.clone();
         let run = move || {
-            Server { source, opened: None, is_available: available }.run(&received);
+            Server { source, keyring, opened: None, is_available: available }.run(&received);
         };
         let thread = std::thread::spawn(run);
         Self { jobs, thread: Mutex::new(Some(thread)), is_available }
@@ -106,6 +107,7 @@ struct Written(bool);
 
 struct Server<S> {
     source: S,
+    keyring: Keyring,
     opened: Option<Box<dyn Connection>>,
     is_available: Arc<AtomicBool>,
 }
@@ -136,7 +138,7 @@ impl<S: Source> Server<S> {
         replies: &mut Vec<Reply>,
     ) -> Result<Written, Fault> {
         let mut opened = self.begin()?;
-        let committed = commit(&mut *opened, group, replies);
+        let committed = commit((&mut *opened, &self.keyring), group, replies);
         // After a failure it is opened anew.
         if committed.is_ok() {
             self.opened = Some(opened);
@@ -197,7 +199,7 @@ fn fill(group: &mut VecDeque<Job>, jobs: &Receiver<Message>) -> bool {
 
 /// Runs jobs in the transaction that has begun, and collects the replies for after it.
 fn commit(
-    connection: &mut dyn Connection,
+    (connection, keyring): (&mut dyn Connection, &Keyring),
     group: &mut VecDeque<Job>,
     replies: &mut Vec<Reply>,
 ) -> Result<Written, Fault> {
@@ -205,7 +207,7 @@ fn commit(
     let mut has_written = false;
     connection.batch("SAVEPOINT job")?;
     while let Some(job) = group.pop_front() {
-        let mut transaction = Transaction::new(connection);
+        let mut transaction = Transaction::new(connection, keyring);
         let (is_kept, reply) = job(&mut transaction);
         has_written |= is_kept && transaction.has_written;
         replies.push(reply);
@@ -246,7 +248,7 @@ mod tests {
     #[tokio::test]
     async fn what_fails_changes_nothing_and_does_not_undo_its_neighbors() {
         let folder = tempfile::tempdir().unwrap();
-        let database = Database::start(Sqlite(folder.path().join("store")));
+        let database = Database::start(Sqlite(folder.path().join("store")), Keyring::default());
         let fails = |t: &mut Transaction<'_>| -> Result<(), StoreError> {
             insert("b")(t)?;
             Err(StoreError::Finished)
@@ -268,9 +270,9 @@ mod tests {
     #[tokio::test]
     async fn only_one_gateway_uses_a_folder_and_the_next_one_finds_what_it_wrote() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Database::start(Sqlite(folder.path().into()));
+        let first = Database::start(Sqlite(folder.path().into()), Keyring::default());
         assert_eq!(first.run(insert("a")).await, Ok(1));
-        let second = Database::start(Sqlite(folder.path().into()));
+        let second = Database::start(Sqlite(folder.path().into()), Keyring::default());
         assert_eq!(count(&second).await, Err(StoreError::Unavailable));
         assert!(!second.is_available());
         first.close().await;

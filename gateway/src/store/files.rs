@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::contents::Upload;
+use super::keyring::{Binding, Keyring};
 use super::page::Page;
-use super::sql::{Fault, Row, Transaction, values};
+use super::sql::{Row, Transaction, values};
 use super::{Store, StoreError};
 
 /// Purposes of the files of message batches. Clients of `/v1/files` do not see them.
@@ -38,10 +39,12 @@ impl FileRecord {
             "status": "processed", "status_details": null})
     }
 
-    fn read(mut row: Row) -> Result<Self, Fault> {
+    fn read(mut row: Row, keyring: &Keyring) -> Result<Self, StoreError> {
+        let (tenant, id): (String, String) = (row.take("tenant")?, row.take("id")?);
+        let name = keyring.open_text(&binding(&tenant, &id), row.take("name")?)?;
         Ok(Self {
-            id: row.take("id")?,
-            name: row.take("name")?,
+            id,
+            name,
             purpose: row.take("purpose")?,
             bytes: row.take("bytes")?,
             created_at: row.take("created_at")?,
@@ -55,10 +58,11 @@ impl FileRecord {
         transaction: &mut Transaction<'_>,
     ) -> Result<(), StoreError> {
         let Self { id, name, purpose, bytes, created_at, expires_at } = self;
+        let name = transaction.keyring().seal_text(&binding(tenant, id), name)?;
         transaction.execute(
             "INSERT INTO files (id, tenant, name, purpose, bytes, created_at, expires_at) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-            values![id, tenant, name, purpose, *bytes, *created_at, *expires_at],
+            values![id, tenant, &name, purpose, *bytes, *created_at, *expires_at],
         )?;
         Ok(())
     }
@@ -115,22 +119,22 @@ impl Store {
             Ok(record)
         };
         let record = self.0.database.run(delete).await?;
-        self.forget(tenant, &record).await;
+        self.forget(tenant, id, record.bytes).await;
         Ok(())
     }
 
     /// Deletes files whose time is over, unless a batch that has not ended uses them.
     pub(crate) async fn expire_files(&self, now: u64) -> Result<usize, StoreError> {
         let expired = self.0.database.run(move |t| delete_expired(t, now)).await?;
-        for (tenant, record) in &expired {
-            self.forget(tenant, record).await;
+        for Expired { tenant, id, bytes } in &expired {
+            self.forget(tenant, id, *bytes).await;
         }
         Ok(expired.len())
     }
 
-    pub(super) async fn forget(&self, tenant: &str, record: &FileRecord) {
-        self.remove(&record.id).await;
-        self.0.quota.release(tenant, record.bytes);
+    pub(super) async fn forget(&self, tenant: &str, id: &str, bytes: u64) {
+        self.remove(id).await;
+        self.0.quota.release(tenant, bytes);
     }
 }
 
@@ -141,7 +145,11 @@ pub(super) fn find(
 ) -> Result<FileRecord, StoreError> {
     let sql = "SELECT * FROM files WHERE id = ?1 AND tenant = ?2";
     let found = transaction.first(sql, values![id, tenant])?.ok_or(StoreError::Unknown)?;
-    Ok(FileRecord::read(found)?)
+    FileRecord::read(found, transaction.keyring())
+}
+
+fn binding(tenant: &str, id: &str) -> Binding {
+    Binding::new("files.name", tenant, id)
 }
 
 fn find_visible(
@@ -171,7 +179,8 @@ fn list(
     let hidden = (MESSAGES_PURPOSE, MESSAGES_OUTPUT_PURPOSE);
     let asked = values![tenant, after, purpose, page.limit + 1, hidden.0, hidden.1];
     let rows = transaction.query(&sql, asked)?;
-    page.cut(rows.into_iter().map(FileRecord::read).collect::<Result<_, _>>()?)
+    let read = |row| FileRecord::read(row, transaction.keyring());
+    page.cut(rows.into_iter().map(read).collect::<Result<_, _>>()?)
 }
 
 /// True if a batch that has not ended reads the file.
@@ -183,17 +192,23 @@ fn is_used(transaction: &mut Transaction<'_>, id: &str) -> Result<bool, StoreErr
 /// Deleted in one transaction; more wait for the next.
 const EXPIRED_MAX: usize = 1000;
 
-fn delete_expired(
-    transaction: &mut Transaction<'_>,
-    now: u64,
-) -> Result<Vec<(String, FileRecord)>, StoreError> {
-    let sql = "SELECT * FROM files WHERE expires_at <= ?1 LIMIT ?2";
+/// A file that was deleted.
+struct Expired {
+    tenant: String,
+    id: String,
+    bytes: u64,
+}
+
+/// Needs no key.
+fn delete_expired(transaction: &mut Transaction<'_>, now: u64) -> Result<Vec<Expired>, StoreError> {
+    let sql = "SELECT tenant, id, bytes FROM files WHERE expires_at <= ?1 LIMIT ?2";
     let mut deleted = Vec::new();
     for mut row in transaction.query(sql, values![now, EXPIRED_MAX])? {
-        let (tenant, record) = (row.take("tenant")?, FileRecord::read(row)?);
-        if !is_used(transaction, &record.id)? {
-            transaction.execute("DELETE FROM files WHERE id = ?1", values![&record.id])?;
-            deleted.push((tenant, record));
+        let (tenant, id) = (row.take("tenant")?, row.take("id")?);
+        let file = Expired { tenant, id, bytes: row.take("bytes")? };
+        if !is_used(transaction, &file.id)? {
+            transaction.execute("DELETE FROM files WHERE id = ?1", values![&file.id])?;
+            deleted.push(file);
         }
     }
     Ok(deleted)

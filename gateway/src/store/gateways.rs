@@ -5,9 +5,11 @@
 //! all others are dead. With PostgreSQL each says once a second that it lives, by the server's
 //! clock.
 
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::keyring::Keyring;
 use super::sql::{Row, Transaction, values};
 use super::{Store, StoreError};
 
@@ -40,6 +42,24 @@ impl Presence {
     fn may_bury(&self, now: Instant) -> bool {
         let heard = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         heard.is_some_and(|heard| now - heard.last < LEASE && now - heard.since >= LEASE)
+    }
+}
+
+/// How much work this gateway could not read when it last looked, in each table.
+#[derive(Debug, Default)]
+pub(super) struct Left(Mutex<HashMap<&'static str, usize>>);
+
+impl Left {
+    /// Logs changes only: it looks again and again.
+    fn record(&self, table: &'static str, count: usize) {
+        let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(table, count);
+        if count > 0 && before != Some(count) {
+            tracing::error!(
+                table,
+                count,
+                "stored work cannot be read and is left to other gateways: the lines before say why"
+            );
+        }
     }
 }
 
@@ -78,12 +98,14 @@ impl Store {
     }
 
     /// Makes this gateway the owner of what no living gateway does, and returns all that it owns
-    /// and that has not ended, oldest first.
-    pub(super) async fn claim_rows(
+    /// and that has not ended, oldest first. What it cannot read it leaves to others, who may have
+    /// the key.
+    pub(super) async fn claim_rows<T: Send + 'static>(
         &self,
         table: &'static str,
         columns: &'static str,
-    ) -> Result<Vec<Row>, StoreError> {
+        read: fn(Row, &Keyring) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
         let (me, is_shared) = (self.0.me.clone(), self.is_shared());
         let claim = move |transaction: &mut Transaction<'_>| {
             say_alive(transaction, &me)?;
@@ -96,16 +118,29 @@ impl Store {
             );
             transaction.execute(&sql, values![&*me])?;
             let sql = format!(
-                "SELECT {columns} FROM {table} WHERE is_active = 1 AND owner = ?1 ORDER BY number"
+                "SELECT id AS row_id, {columns} FROM {table} \
+                 WHERE is_active = 1 AND owner = ?1 ORDER BY number"
             );
-            let rows = transaction.query(&sql, values![&*me])?;
+            let (mut own, mut left) = (Vec::new(), 0);
+            for mut row in transaction.query(&sql, values![&*me])? {
+                let id: String = row.take("row_id")?;
+                match read(row, transaction.keyring()) {
+                    Ok(record) => own.push(record),
+                    Err(_) => {
+                        left += 1;
+                        let sql = format!("UPDATE {table} SET owner = NULL WHERE id = ?1");
+                        transaction.execute(&sql, values![&id])?;
+                    }
+                }
+            }
             let sql = "SELECT number AS count FROM changes";
-            Ok((rows, transaction.count(sql, &[])?))
+            Ok((own, left, transaction.count(sql, &[])?))
         };
-        let (rows, number) = self.0.database.run(claim).await?;
+        let (own, left, number) = self.0.database.run(claim).await?;
         self.0.presence.record(Instant::now());
+        self.0.left.record(table, left);
         self.0.notice(number);
-        Ok(rows)
+        Ok(own)
     }
 
     /// Leaves this gateway's work to the others.
@@ -178,25 +213,24 @@ pub(super) fn check_owner(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Place, StorageLimits};
+    use super::super::testing::with_store;
     use super::*;
 
     #[tokio::test]
     async fn alone_a_gateway_owns_what_was_left_before_the_clock_went_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let place = Place { folder: folder.path().into(), bucket: None, postgres: None };
-        let limits = StorageLimits { bytes_max: 1, tenant_bytes_max: 1 };
-        let store = Store::new(place, "me", limits);
-        let left = |transaction: &mut Transaction<'_>| {
-            let sql = "INSERT INTO gateways (id, seen_at) VALUES ('dead', 99999999999)";
-            transaction.execute(sql, &[])?;
-            let sql = "INSERT INTO batches (id, tenant, is_active, owner, document) \
+        with_store(async |store| {
+            let left = |transaction: &mut Transaction<'_>| {
+                let sql = "INSERT INTO gateways (id, seen_at) VALUES ('dead', 99999999999)";
+                transaction.execute(sql, &[])?;
+                let sql = "INSERT INTO batches (id, tenant, is_active, owner, document) \
                        VALUES ('a', 't', 1, 'dead', '{}')";
-            Ok(transaction.execute(sql, &[])?)
-        };
-        store.0.database.run(left).await.unwrap();
-        assert_eq!(store.claim_rows("batches", "id").await.unwrap().len(), 1);
-        store.close().await;
+                Ok(transaction.execute(sql, &[])?)
+            };
+            store.0.database.run(left).await.unwrap();
+            let read = |mut row: Row, _: &Keyring| Ok(row.take::<String>("id")?);
+            assert_eq!(store.claim_rows("batches", "id", read).await.unwrap(), ["a"]);
+        })
+        .await;
     }
 
     #[test]

@@ -2,7 +2,6 @@
 //! tenants. They hold no prompts, results or metadata.
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
 use super::batches::{BatchStatus, Times};
 use super::sql::{Fault, Row, Transaction, values};
@@ -120,14 +119,6 @@ impl ListedTask {
             owner: row.take("owner")?,
         })
     }
-}
-
-/// The document of a task, with how it has ended. Its result, which tells that as well, may be too
-/// long to be read for a list.
-pub(super) fn with_status(document: &str, status: &str) -> Result<String, StoreError> {
-    let mut fields: Map<String, Value> = serde_json::from_str(document).map_err(Fault::of)?;
-    fields.insert("status".into(), status.into());
-    Ok(Value::Object(fields).to_string())
 }
 
 impl Store {

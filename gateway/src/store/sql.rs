@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::StoreError;
+use super::keyring::Keyring;
 
 /// An open database, which runs one transaction at a time.
 pub(super) trait Connection {
@@ -184,13 +185,19 @@ impl<T: FromCell> FromCell for Option<T> {
 /// The transaction in which a closure runs.
 pub(super) struct Transaction<'a> {
     connection: &'a mut dyn Connection,
+    keyring: &'a Keyring,
     /// True once it has changed a row.
     pub has_written: bool,
 }
 
 impl<'a> Transaction<'a> {
-    pub(super) fn new(connection: &'a mut dyn Connection) -> Self {
-        Self { connection, has_written: false }
+    pub(super) fn new(connection: &'a mut dyn Connection, keyring: &'a Keyring) -> Self {
+        Self { connection, keyring, has_written: false }
+    }
+
+    /// What encrypts values.
+    pub(super) fn keyring(&self) -> &'a Keyring {
+        self.keyring
     }
 
     /// Runs a statement, and returns how many rows it has changed.

@@ -3,6 +3,7 @@
 
 use inference_translation::store::Stored;
 
+use super::keyring::Binding;
 use super::sql::{Fault, Row, Transaction, values};
 use super::{Store, StoreError};
 
@@ -45,6 +46,8 @@ impl Store {
                 more += if is_hidden { bytes } else { 0 };
                 let sql = "INSERT INTO turns (id, tenant, previous, is_hidden, bytes, created_at, \
                            document) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+                let binding = binding(&owner, &turn.id);
+                let document = transaction.keyring().seal(&binding, document)?;
                 let previous = turn.previous.as_deref();
                 let of_turn = values![&turn.id, &owner, previous, is_hidden, bytes, now, &document];
                 transaction.execute(sql, of_turn)?;
@@ -63,22 +66,24 @@ impl Store {
         id: &str,
         since: u64,
     ) -> Result<Stored, StoreError> {
-        let (tenant, id) = (tenant.to_string(), id.to_string());
+        let (owner, id) = (tenant.to_string(), id.to_string());
         let find = move |transaction: &mut Transaction<'_>| {
-            let sql = "WITH RECURSIVE chain (previous, document, depth) AS ( \
-                       SELECT previous, document, CAST(0 AS BIGINT) FROM turns \
+            let sql = "WITH RECURSIVE chain (id, previous, document, depth) AS ( \
+                       SELECT id, previous, document, CAST(0 AS BIGINT) FROM turns \
                        WHERE id = ?1 AND tenant = ?2 AND is_hidden = 0 AND created_at >= ?3 \
                        UNION ALL \
-                       SELECT turns.previous, turns.document, chain.depth + 1 FROM turns \
-                       JOIN chain ON turns.id = chain.previous \
+                       SELECT turns.id, turns.previous, turns.document, chain.depth + 1 \
+                       FROM turns JOIN chain ON turns.id = chain.previous \
                        WHERE turns.tenant = ?2 AND chain.depth < ?4) \
-                       SELECT document FROM chain ORDER BY depth DESC";
-            let rows = transaction.query(sql, values![&id, &tenant, since, TURNS_MAX])?;
-            let read = |mut row: Row| row.take("document");
-            let turns: Vec<Vec<u8>> = rows.into_iter().map(read).collect::<Result<_, Fault>>()?;
-            Ok(turns)
+                       SELECT id, document FROM chain ORDER BY depth DESC";
+            let rows = transaction.query(sql, values![&id, &owner, since, TURNS_MAX])?;
+            let read = |mut row: Row| Ok((row.take("id")?, row.take("document")?));
+            Ok(rows.into_iter().map(read).collect::<Result<Vec<(String, Vec<u8>)>, Fault>>()?)
         };
-        let turns = self.0.database.run(find).await?;
+        let open =
+            |(id, document): (String, _)| self.keyring().open(&binding(tenant, &id), document);
+        let turns = self.0.database.run(find).await?.into_iter().map(open);
+        let turns: Vec<Vec<u8>> = turns.collect::<Result<_, _>>()?;
         Stored::from_turns(&turns).ok_or(StoreError::Unknown)
     }
 
@@ -161,4 +166,8 @@ impl Store {
         };
         self.0.database.run(list).await
     }
+}
+
+fn binding(tenant: &str, id: &str) -> Binding {
+    Binding::new("turns.document", tenant, id)
 }

@@ -278,7 +278,7 @@ impl Making<'_> {
         let Some(progress) = self.latest.take() else { return };
         // Readers at this gateway need no events from the store.
         let events = self.store.is_shared().then(|| self.live.unsaved());
-        let saved = self.store.record_progress(&self.response.id, progress, events.clone());
+        let saved = self.store.record_progress(self.response, progress, events.clone());
         if let (Ok(()), Some(events)) = (saved.await, events) {
             self.live.set_saved(events.next);
         }

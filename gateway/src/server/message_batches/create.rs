@@ -1,7 +1,6 @@
 //! Creates a message batch. Its requests pass through files, so that a batch of any size needs
 //! little memory.
 
-use std::fs::File;
 use std::time::{Duration, SystemTime};
 
 use flotilla_listeners::request_body::{self, DISCARD_FIRST_MAX, announced_bytes};
@@ -96,7 +95,7 @@ async fn convert(
     tenant: &str,
     mut received: Upload,
 ) -> Result<(Upload, usize), Error> {
-    let source: File = received.reopen().await.map_err(|error| error.of(""))?;
+    let source = received.reopen().await.map_err(|error| error.of(""))?;
     let requests_max = bounds.store.batches.lines_max.min(REQUESTS_MAX);
     let rules = Rules { requests_max, request_bytes_max: bounds.body_bytes_max };
     let (sender, mut parts) = mpsc::channel(PARTS_MAX);

@@ -84,7 +84,7 @@ impl Store {
             Ok(records)
         };
         for record in self.0.database.run(delete).await? {
-            self.forget(tenant, &record).await;
+            self.forget(tenant, &record.id, record.bytes).await;
         }
         Ok(())
     }

@@ -1,35 +1,12 @@
 //! Tests of lists of stored work.
 
 use super::super::sql::values;
-use super::super::testing::with_store;
+use super::super::testing::{SECRET, batch, task, with_store};
 use super::super::{BackgroundTask, Batch, TaskEnd};
 use super::*;
 
-const SECRET: &str = "a secret of the client";
-
-fn notes() -> Option<Map<String, Value>> {
-    Some(Map::from_iter([("note".into(), SECRET.into())]))
-}
-
 async fn add_batch(store: &Store, id: &str, tenant: &str) {
-    let batch = Batch {
-        id: id.into(),
-        tenant: tenant.into(),
-        endpoint: "/v1/embeddings".into(),
-        input_file_id: "file-1".into(),
-        completion_window: "24h".into(),
-        status: BatchStatus::Validating,
-        errors: Vec::new(),
-        output_file_id: None,
-        error_file_id: None,
-        output_age_s: 1,
-        times: Times { created_at: 7, expires_at: 8, ..Times::default() },
-        total: 0,
-        completed: 0,
-        failed: 0,
-        metadata: notes(),
-    };
-    store.insert_batch(batch, 10).await.unwrap();
+    store.insert_batch(batch(id, tenant), 10).await.unwrap();
 }
 
 async fn end_batch(store: &Store, id: &str, tenant: &str) {
@@ -42,22 +19,7 @@ async fn end_batch(store: &Store, id: &str, tenant: &str) {
 }
 
 async fn add_task(store: &Store, id: &str) -> BackgroundTask {
-    let task = BackgroundTask {
-        id: id.into(),
-        tenant: "ada".into(),
-        created_at: 9,
-        is_active: true,
-        has_begun: false,
-        bytes: 0,
-        path: "/v1/responses".into(),
-        model: "m".into(),
-        metadata: notes(),
-        user: None,
-        headers: vec![("x-user".into(), SECRET.into())],
-        is_streamed: false,
-        is_bound: false,
-        is_canceled: false,
-    };
+    let task = task(id, "ada");
     store.insert_task(task.clone(), SECRET.into(), SECRET.into(), 10).await.unwrap();
     task
 }

@@ -81,7 +81,7 @@ async fn save_regularly(store: &Store, task: &BackgroundTask, latest: &LatestChe
 /// Stores how far a job is. If that fails, more is made again.
 async fn save(store: &Store, task: &BackgroundTask, latest: &LatestCheckpoint) {
     if let Some(progress) = latest.take() {
-        let _ = store.record_progress(&task.id, progress, None).await;
+        let _ = store.record_progress(task, progress, None).await;
     }
 }
 

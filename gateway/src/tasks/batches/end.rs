@@ -81,7 +81,7 @@ pub(super) fn messages_of(gateway: &Gateway, batch: &Batch) -> Vec<Delivery> {
 async fn write(store: &Store, batch: &Batch, is_error: bool) -> Result<Option<Upload>, StoreError> {
     let (mut upload, mut after) = (None, None);
     loop {
-        let results = store.results(&batch.id, Some(is_error), after, RESULTS_PAGE).await?;
+        let results = store.results(batch, Some(is_error), after, RESULTS_PAGE).await?;
         let Some((last, _)) = results.last() else { return Ok(upload) };
         after = Some(*last);
         if upload.is_none() {

@@ -1,16 +1,14 @@
 //! Reads the input of a batch: a request in each line.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
-use std::os::unix::fs::FileExt;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use crate::server::batch_body::{MODELS_MAX, place_of, refused_field};
-use crate::store::LineError;
+use crate::store::{Content, LineError};
 
 /// Errors that a batch reports; more are left out.
 const ERRORS_MAX: usize = 100;
@@ -40,8 +38,8 @@ pub(super) struct Line {
 /// A checked input: where each line is.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// It may be deleted meanwhile.
-    file: File,
+    /// Its file may be deleted meanwhile.
+    content: Content,
     rules_endpoint: String,
     /// Offset and length of each line with a request, and which of the models it names.
     lines: Vec<(u64, usize, usize)>,
@@ -68,8 +66,8 @@ pub(super) enum InputError {
 
 impl Input {
     /// Checks all lines. Blocks.
-    pub(super) fn check(file: File, rules: &Rules) -> Result<Self, InputError> {
-        let mut reader = BufReader::with_capacity(1 << 18, &file);
+    pub(super) fn check(mut content: Content, rules: &Rules) -> Result<Self, InputError> {
+        let mut reader = BufReader::with_capacity(1 << 18, &mut content);
         let (mut lines, mut errors, mut known) = (Vec::new(), Vec::new(), HashSet::new());
         let (mut offset, mut number, mut text) = (0, 0, Vec::new());
         let mut models = Vec::new();
@@ -132,7 +130,7 @@ impl Input {
         match errors.is_empty() {
             true => {
                 let endpoint = rules.endpoint.clone();
-                Ok(Self { file, rules_endpoint: endpoint, lines, models })
+                Ok(Self { content, rules_endpoint: endpoint, lines, models })
             }
             false => Err(InputError::Invalid(errors)),
         }
@@ -158,7 +156,7 @@ impl Input {
     pub(super) fn read(&self, line: usize) -> Result<Line, ErrorKind> {
         let (offset, bytes, _) = *self.lines.get(line).ok_or(ErrorKind::UnexpectedEof)?;
         let mut text = vec![0; bytes];
-        self.file.read_exact_at(&mut text, offset).map_err(|error| error.kind())?;
+        self.content.read_exact_at(&mut text, offset).map_err(|error| error.kind())?;
         parse(&text, &self.rules_endpoint).map_err(|_| ErrorKind::InvalidData)
     }
 }
@@ -204,6 +202,8 @@ fn parse(text: &[u8], endpoint: &str) -> Result<Line, Mistake> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     const ENDPOINT: &str = "/v1/chat/completions";
@@ -213,7 +213,7 @@ mod tests {
         let path = folder.path().join("input");
         std::fs::write(&path, text).unwrap();
         let rules = Rules { endpoint: ENDPOINT.into(), lines_max, line_bytes_max: 200 };
-        let input = Input::check(File::open(&path).unwrap(), &rules)?;
+        let input = Input::check(File::open(&path).unwrap().into(), &rules)?;
         for line in 0..input.len() {
             input.read(line).unwrap();
         }

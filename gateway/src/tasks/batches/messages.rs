@@ -55,7 +55,7 @@ pub(super) async fn write(
     let mut upload = store.upload(&batch.tenant).await?;
     let (mut next, mut after) = (0, None);
     loop {
-        let results = store.results(&batch.id, None, after, RESULTS_PAGE).await?;
+        let results = store.results(batch, None, after, RESULTS_PAGE).await?;
         let Some((last, _)) = results.last() else { break };
         after = Some(*last);
         for (line, text) in &results {

@@ -128,7 +128,7 @@ impl Run {
     /// Reads the input, or what is wrong with it.
     async fn check(&self) -> Result<Result<Input, Vec<LineError>>, StoreError> {
         let rules = self.rules();
-        let file = match self.store.open(&self.batch.input_file_id).await {
+        let file = match self.store.open(&self.batch.tenant, &self.batch.input_file_id).await {
             Ok(file) => file,
             Err(StoreError::Unknown) => {
                 let message = "the input file is gone".into();
@@ -166,7 +166,7 @@ impl Run {
     /// Runs the lines that are not done, until they are or the batch must end.
     async fn lines(&mut self, input: &Arc<Input>) -> Result<Stopped, StoreError> {
         let (done, bytes) = self.store.lines_done(&self.batch.id).await?;
-        let mut begun = self.store.unfinished_lines(&self.batch.id).await?;
+        let mut begun = self.store.unfinished_lines(&self.batch).await?;
         self.claim.force(bytes);
         let done: HashSet<u64> = done.into_iter().collect();
         let mut left = (0..input.len()).filter(|line| !done.contains(&(*line as u64)));
@@ -235,7 +235,7 @@ impl Run {
             running.latest.iter().filter_map(|(line, latest)| Some((*line, latest.take()?)));
         let lines: Vec<_> = taken.collect();
         if !lines.is_empty() {
-            let _ = self.store.record_lines(&self.batch.id, lines).await;
+            let _ = self.store.record_lines(&self.batch, lines).await;
         }
     }
 
@@ -275,7 +275,7 @@ impl Run {
         self.gateway.metrics.record_batch_line(outcome.is_error);
         let Outcome { is_error, text } = outcome;
         loop {
-            match self.store.record_line(&self.batch.id, line, is_error, text.clone()).await {
+            match self.store.record_line(&self.batch, line, is_error, text.clone()).await {
                 // A full disk must not cost what was computed: it waits here, and no more is begun.
                 Err(StoreError::Unavailable) => sleep(STORE_PAUSE).await,
                 recorded => return recorded,
