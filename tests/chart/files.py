@@ -53,14 +53,17 @@ class Cluster:
             assert source.get("optional"), f"no {kind} {source[field]}"
             return
         items = source.get("items") or [{"key": key, "path": key} for key in data]
-        publish(folder, {item["path"]: data[item["key"]] for item in items})
+        mode = source.get("defaultMode", 0o644)
+        publish(folder, {item["path"]: data[item["key"]] for item in items}, mode)
 
 
-def publish(folder, files):
+def publish(folder, files, mode=0o644):
     """As the kubelet does it: a new folder, and one link that changes at once."""
     version = tempfile.mkdtemp(prefix="..", dir=folder)
     for name, text in files.items():
-        (pathlib.Path(version) / name).write_text(text)
+        path = pathlib.Path(version) / name
+        path.write_text(text)
+        path.chmod(mode)
     fresh = folder / "..data_tmp"
     fresh.symlink_to(pathlib.Path(version).name)
     fresh.rename(folder / "..data")

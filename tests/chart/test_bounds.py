@@ -53,6 +53,7 @@ def trials(schema):
 
 OTHER_FILES = {
     "url": "postgres://flotilla:secret@localhost/flotilla",
+    "keys": "ab" * 32,
     "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
 }
 
@@ -72,6 +73,7 @@ class Bounds(unittest.TestCase):
             text = OTHER_FILES.get(name.rsplit(".")[-1], text)
             if not name.endswith((".yaml", ".json")):
                 (self.folder / name).write_text(text)
+                (self.folder / name).chmod(0o600)
 
     def resolve(self, schema):
         name = schema.get("$ref", "").removeprefix("#/definitions/")

@@ -22,6 +22,7 @@ def secrets(folder):
         "admin-cert": made,
         "node-cert": made,
         "gpu-endpoint": {"key": "sk-gpu"},
+        "store": {"store.keys": "ab" * 32, "postgres.url": "postgres://flotilla:password@db/flotilla"},
         "node-port": {"node.key": "sk-node"},
         "tenants": {"keys.yaml": f"keys:\n  - name: app\n    sha256: {'ab' * 32}\n"},
     }

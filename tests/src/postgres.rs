@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use crate::process::Folder;
+use crate::process::{Folder, write_private};
 use crate::{eventually_within, root};
 
 /// A test that waits longer has failed.
@@ -184,13 +184,31 @@ pub fn database_of(folder: &Path) -> Option<String> {
     Some(format!("{before}/{name}"))
 }
 
-/// The settings of a store in a folder: with SQLite, or on the shared server.
+/// True if the stores of tests are encrypted that do not say otherwise.
+pub fn is_encrypted() -> bool {
+    std::env::var_os("FLOTILLA_TEST_ENCRYPTION").is_some()
+}
+
+/// The setting of a store's keys, in a folder, if [`is_encrypted`].
+pub fn encryption(folder: &Path) -> String {
+    if !is_encrypted() {
+        return String::new();
+    }
+    let file = write_private(folder, "test.keys", "7".repeat(64));
+    format!(", encryption_key_file: '{}'", file.display())
+}
+
+/// The settings of a store in a folder: with SQLite, or on the shared server; encrypted with
+/// FLOTILLA_TEST_ENCRYPTION.
 pub fn store_in(folder: &Path, more: &str) -> String {
     let mut database = String::new();
     if let Some(url) = database_of(folder) {
         let file = folder.join("database.url");
         std::fs::write(&file, url).unwrap();
         database = format!(", postgres_url_file: '{}'", file.display());
+    }
+    if !more.contains("encryption_key_file") {
+        database += &encryption(folder);
     }
     format!("store: {{dir: '{}'{database}{more}}}\n", folder.display())
 }

@@ -1,8 +1,10 @@
 //! Real gateways and agents as child processes.
 
 use std::collections::VecDeque;
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,6 +62,19 @@ impl Folder {
         std::fs::write(&path, content).unwrap();
         path
     }
+
+    /// Writes a file into it that only its owner may read.
+    pub fn write_private(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        write_private(&self.0, name, content)
+    }
+}
+
+/// Writes a file into a folder that only its owner may read.
+pub fn write_private(folder: &Path, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, content).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    path
 }
 
 impl Default for Folder {

@@ -10,6 +10,7 @@ mod bodies;
 mod budgets;
 mod classes;
 mod dialects;
+mod encryption;
 mod external;
 mod files;
 mod health;

@@ -3,6 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use bytes::Bytes;
 use fleet_tests::batches::{batch, begun, delete, ended, line, lines_of, stored};
 use fleet_tests::client::Client;
 use fleet_tests::mock_node::{MockNode, healthy};
@@ -16,7 +17,7 @@ use super::shared_store::{Shared, answers};
 const STARTED: Duration = Duration::from_secs(60);
 
 /// A server with a bucket.
-struct Storage {
+pub(super) struct Storage {
     child: Child,
     client: Client,
     port: u16,
@@ -24,7 +25,7 @@ struct Storage {
 
 impl Storage {
     /// `None` where it is not installed.
-    async fn start(port: u16) -> Option<Self> {
+    pub(super) async fn start(port: u16) -> Option<Self> {
         let program = root().join("target/tools/s3/bin/moto_server");
         if !program.exists() {
             let program = program.display();
@@ -53,6 +54,15 @@ impl Storage {
         keys.collect()
     }
 
+    /// What is stored under a key.
+    pub(super) async fn object(&self, key: &str) -> Bytes {
+        // The server checks no signature, but wants one.
+        let signature = "AWS4-HMAC-SHA256 Credential=id/20260101/us-east-1/s3/aws4_request, \
+            SignedHeaders=host, Signature=0";
+        let client = self.client.with_header("authorization", signature);
+        client.get(&format!("/flotilla/{key}")).await.body
+    }
+
     fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -66,7 +76,7 @@ impl Drop for Storage {
 }
 
 /// The store of a gateway with a folder of its own.
-fn store(shared: &Shared, storage: &Storage, name: &str, database: &str) -> String {
+pub(super) fn store(shared: &Shared, storage: &Storage, name: &str, database: &str) -> String {
     shared.folder.write("s3.key", "secret-of-the-storage");
     let folder = shared.folder.path().display();
     format!(

@@ -15,6 +15,7 @@ mod chat_template;
 mod disconnects;
 mod discovery;
 mod embeddings;
+mod encryption;
 mod example_clients;
 mod families;
 mod faults;

@@ -9,7 +9,7 @@ use fleet_tests::batches::{begun, delete, ended, line, stored};
 use fleet_tests::client::Client;
 use fleet_tests::events::Events;
 use fleet_tests::mock_node::{Asked, MockNode, Streaming, healthy};
-use fleet_tests::postgres::{self, Postgres, SlowLink, psql};
+use fleet_tests::postgres::{self, Postgres, SlowLink, encryption, psql};
 use fleet_tests::process::{Agent, Fleet, Folder, metric};
 use fleet_tests::{chat, eventually, eventually_within};
 use hyper::Method;
@@ -41,8 +41,9 @@ impl Shared {
     }
 
     fn store(&self) -> String {
-        let folder = self.folder.path().display();
-        format!("store: {{dir: '{folder}/store', postgres_url_file: '{folder}/database.url'}}\n")
+        let (folder, keys) = (self.folder.path().display(), encryption(self.folder.path()));
+        let database = format!("postgres_url_file: '{folder}/database.url'");
+        format!("store: {{dir: '{folder}/store', {database}{keys}}}\n")
     }
 
     /// A key named `poor` with these limits, beside that of the harness, and the file that has it.
