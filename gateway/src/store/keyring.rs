@@ -120,7 +120,7 @@ struct Keys {
     keys: Vec<Key>,
     /// False if what is new is not encrypted.
     encrypts: bool,
-    /// Values that could not be decrypted: clients, and whoever looks for work, try again and again.
+    /// Values that could not be decrypted: whoever asks for them tries again and again.
     logged: Mutex<HashSet<String>>,
 }
 
