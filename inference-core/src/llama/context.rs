@@ -131,7 +131,7 @@ pub struct ContextOptions {
     pub kv_cells: u32,
     /// Share cached prefixes between prompts, if the model allows it.
     pub prefix_cache: bool,
-    /// Memory for saved prefixes of models that do not allow it, in bytes.
+    /// Memory for saved prefixes in bytes.
     pub saved_prefix_bytes: u64,
     /// Number of compute threads.
     pub threads: u32,
@@ -197,8 +197,7 @@ impl LlamaModel {
         // Models that cannot share prefixes keep no finished sequences in the context: each would
         // need its own state, or cells for a window.
         let shares_prefixes = options.prefix_cache && weights.can_share_prefixes();
-        let saves = options.prefix_cache && !shares_prefixes;
-        let saved = if saves { options.saved_prefix_bytes } else { 0 };
+        let saved = if options.prefix_cache { options.saved_prefix_bytes } else { 0 };
         let kept = if shares_prefixes { KEPT_SEQUENCES } else { 0 };
         let seq_ids = (slots + kept).min(SEQUENCES_MAX);
         let threads = i32::try_from(options.threads.clamp(1, 512)).unwrap_or(1);

@@ -49,6 +49,8 @@ const RESERVE_BYTES: u64 = 128 << 20;
 const RESERVE_SHARE: u64 = 32;
 /// Memory for saved prefixes unless more is requested.
 const SAVED_PREFIX_BYTES_MAX: u64 = 4 << 30;
+/// The same for models whose sequences share KV cells: only what the pool evicts is saved.
+const SAVED_EVICTED_BYTES_MAX: u64 = 1 << 30;
 
 /// How the weights are loaded into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,7 +115,7 @@ pub struct RequestedSettings {
     pub batch_rows: u64,
     /// Share cached prefixes, if the model allows it.
     pub prefix_cache: bool,
-    /// Memory for saved prefixes, for models that do not share them; `None` is what is left.
+    /// Memory for saved prefixes; `None` is a part of what is left.
     pub saved_prefix_bytes: Option<u64>,
     /// How the model computes embeddings, overriding its file.
     pub embedding_batching: Option<EmbeddingBatching>,
@@ -356,13 +358,13 @@ impl<'a> Case<'a> {
 
     /// Memory for saved prefixes if `left` bytes may be used for what was not requested.
     fn saved_prefixes(&self, left: u64) -> u64 {
+        let requested = self.requested.saved_prefix_bytes;
         // Whether an unknown architecture shares, the engine finds out.
         let shares = self.layout.known && self.layout.can_share_prefixes();
-        let shares = shares || self.is_embedding_model();
-        match self.requested.saved_prefix_bytes {
-            _ if shares || !self.requested.prefix_cache => 0,
-            Some(requested) => requested,
-            None => (left / 2).min(SAVED_PREFIX_BYTES_MAX),
+        match self.requested.prefix_cache && !self.is_embedding_model() {
+            false => 0,
+            true if shares => requested.unwrap_or((left / 4).min(SAVED_EVICTED_BYTES_MAX)),
+            true => requested.unwrap_or((left / 2).min(SAVED_PREFIX_BYTES_MAX)),
         }
     }
 

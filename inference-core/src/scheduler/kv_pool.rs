@@ -23,17 +23,28 @@ pub(crate) struct CellCounts {
     pub(crate) cached: u32,
 }
 
+/// A kept sequence that was evicted. Until the caller removes it from the context, its state can be
+/// saved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Evicted {
+    pub(crate) seq: SeqId,
+    pub(crate) tenant: Tenant,
+    pub(crate) tokens: Vec<Token>,
+    /// How many of the tokens no other sequence holds.
+    pub(crate) lost: u32,
+}
+
 /// A newly opened sequence, and the prefix it starts with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Opened {
     pub(crate) seq: SeqId,
     /// A sequence id that holds the prefix, and the prefix's length in tokens, to be shared in the
     /// context. It may be the new sequence id itself, which was kept: then the caller truncates it
     /// after that prefix.
     pub(crate) shared: Option<(SeqId, u32)>,
-    /// A kept sequence that was evicted to free its id; the caller removes it from the context
-    /// first.
-    pub(crate) evicted: Option<SeqId>,
+    /// A kept sequence that was evicted to free its id, which is the new sequence's. The caller
+    /// removes it from the context first, or truncates it if it holds the prefix.
+    pub(crate) evicted: Option<Evicted>,
 }
 
 #[derive(Debug)]
@@ -117,12 +128,9 @@ impl KvPool {
             run.live += 1;
         });
         self.record_use(donor);
-        if let Some(taken) = taken {
-            self.remove(taken);
-        }
+        let evicted = taken.and_then(|taken| self.evict_seq(taken));
         let seq = free.or(taken)?;
         self.seqs[seq as usize] = Some(SeqEntry { tenant, leaf, live: true, used_at: self.now });
-        let evicted = taken.filter(|taken| Some(*taken) != donor);
         Some(Opened { seq, shared: shared.map(|(_, from, depth)| (from, depth)), evicted })
     }
 
@@ -233,10 +241,31 @@ impl KvPool {
     }
 
     /// Evicts the least recently used kept sequence.
-    pub(crate) fn evict(&mut self) -> Option<SeqId> {
+    pub(crate) fn evict(&mut self) -> Option<Evicted> {
         let oldest = self.oldest_kept(None)?;
-        self.remove(oldest);
-        Some(oldest)
+        self.evict_seq(oldest)
+    }
+
+    fn evict_seq(&mut self, seq: SeqId) -> Option<Evicted> {
+        let tenant = self.seqs[seq as usize].as_ref()?.tenant;
+        let path = self.path(seq);
+        let lost = path.iter().filter(|run| run.seqs == 1).map(|run| run.tokens.len() as u32);
+        let (lost, tokens) = (lost.sum(), path.iter().flat_map(|run| &run.tokens));
+        let evicted = Evicted { seq, tenant, tokens: tokens.copied().collect(), lost };
+        self.remove(seq);
+        Some(evicted)
+    }
+
+    /// The runs of a sequence, from the root.
+    fn path(&self, seq: SeqId) -> Vec<&Run> {
+        let mut path = Vec::new();
+        let mut at = self.leaf(seq);
+        while let Some(run) = at.and_then(|id| self.runs[id].as_ref()) {
+            path.push(run);
+            at = run.parent;
+        }
+        path.reverse();
+        path
     }
 
     fn kept(&self) -> Vec<SeqId> {

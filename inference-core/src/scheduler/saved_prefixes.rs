@@ -1,76 +1,111 @@
-//! PURE. Prefixes saved outside the KV pool, for models whose sequences cannot share its cells.
+//! PURE. Bookkeeping of prefixes saved outside the KV pool: what is held for whom, and what gives
+//! way. The payload is a state in memory, or the number of a file.
 //!
-//! A sliding window drops old cells, and a recurrent state covers all tokens before it, so a
-//! sequence of such a model cannot begin in the middle of another one. A copy of a sequence's state
-//! can be restored, but only where it ended. The engine therefore saves states where later prompts
-//! probably continue: at the end of a response, before the end of a long prompt, and where a prompt
-//! departs from one that was saved (Marconi, <https://arxiv.org/abs/2411.19379>).
+//! A state of a model whose sequences share KV cells can be cut after it is restored, so any prompt
+//! with the same beginning can use it ([`SavedPrefixes::best_common`]). The state of a sliding
+//! window or a recurrent model can be restored only where it ended ([`SavedPrefixes::longest`]).
+//! The engine therefore saves states of such models where later prompts probably continue: at the
+//! end of a response, before the end of a long prompt, and where a prompt departs from one that was
+//! saved (Marconi, <https://arxiv.org/abs/2411.19379>).
+
+use std::sync::Arc;
 
 use crate::scheduler::kv_pool::common;
 use crate::types::request::{Tenant, Token};
 
 /// A shorter prefix is computed again: its state would take as long to copy.
 pub(crate) const TOKENS_MIN: u32 = 64;
-/// Maximum number of prefixes: looking one up compares it with all of its tenant's.
-const COUNT_MAX: usize = 256;
 
-#[derive(Debug)]
-struct Saved {
-    tenant: Tenant,
-    tokens: Box<[Token]>,
-    state: Box<[u8]>,
+/// A saved prefix.
+#[derive(Debug, Clone)]
+pub(crate) struct Prefix<P> {
+    pub(crate) tenant: Tenant,
+    pub(crate) tokens: Arc<[Token]>,
+    pub(crate) payload: P,
+    /// Bytes of the state, without the tokens.
+    state_bytes: u64,
     used_at: u64,
 }
 
-impl Saved {
-    fn bytes(&self) -> usize {
-        self.state.len() + size_of_val(&*self.tokens)
+impl<P> Prefix<P> {
+    /// Creates a prefix whose state has `state_bytes` bytes.
+    pub(crate) fn new(
+        tenant: Tenant,
+        tokens: impl Into<Arc<[Token]>>,
+        payload: P,
+        state_bytes: u64,
+    ) -> Self {
+        Self { tenant, tokens: tokens.into(), payload, state_bytes, used_at: 0 }
+    }
+
+    /// Bytes of the state and its tokens.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.state_bytes + size_of_val(&*self.tokens) as u64
     }
 }
 
 /// The saved prefixes. No tenant is served from another's.
 #[derive(Debug)]
-pub(crate) struct SavedPrefixes {
-    bytes_max: usize,
-    bytes: usize,
-    all: Vec<Saved>,
+pub(crate) struct SavedPrefixes<P> {
+    bytes_max: u64,
+    /// Looking one up compares it with all of its tenant's.
+    count_max: usize,
+    bytes: u64,
+    all: Vec<Prefix<P>>,
     now: u64,
 }
 
-impl SavedPrefixes {
-    /// Creates a store of at most `bytes_max` bytes; 0 stores nothing.
-    pub(crate) fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, bytes: 0, all: Vec::new(), now: 0 }
+impl<P> SavedPrefixes<P> {
+    /// Creates a store of at most `count_max` prefixes and `bytes_max` bytes; 0 stores nothing.
+    pub(crate) fn new(bytes_max: u64, count_max: usize) -> Self {
+        Self { bytes_max, count_max, bytes: 0, all: Vec::new(), now: 0 }
     }
 
     /// Bytes that a state may have to be stored.
-    pub(crate) fn bytes_max(&self) -> usize {
+    pub(crate) fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
 
     /// Bytes of all states and their tokens.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The longest saved prefix of `tokens`, in tokens, and its state. Counts as a use.
-    pub(crate) fn longest(&mut self, tenant: Tenant, tokens: &[Token]) -> Option<(u32, &[u8])> {
+    /// The longest prefix that `tokens` begin with as a whole. Counts as a use.
+    pub(crate) fn longest(&mut self, tenant: Tenant, tokens: &[Token]) -> Option<&mut Prefix<P>> {
         self.now += 1;
         let now = self.now;
         let fitting =
             self.all.iter_mut().filter(|s| s.tenant == tenant && tokens.starts_with(&s.tokens));
         let longest = fitting.max_by_key(|saved| saved.tokens.len())?;
         longest.used_at = now;
-        Some((longest.tokens.len() as u32, &longest.state))
+        Some(longest)
     }
 
-    /// Length of the longest saved prefix of `tokens`, in tokens.
+    /// The prefix with most tokens in common with `tokens`, the shortest such one, and that number.
+    /// Counts as a use.
+    pub(crate) fn best_common(
+        &mut self,
+        tenant: Tenant,
+        tokens: &[Token],
+    ) -> Option<(u32, &mut Prefix<P>)> {
+        self.now += 1;
+        let now = self.now;
+        let own = self.all.iter_mut().filter(|saved| saved.tenant == tenant);
+        let counted = own.map(|saved| (common(&saved.tokens, tokens), saved));
+        let (same, best) =
+            counted.max_by_key(|(same, saved)| (*same, std::cmp::Reverse(saved.tokens.len())))?;
+        best.used_at = now;
+        Some((same as u32, best))
+    }
+
+    /// Length of the longest prefix that `tokens` begin with as a whole.
     pub(crate) fn matching(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
         let own = self.all.iter().filter(|s| s.tenant == tenant && tokens.starts_with(&s.tokens));
         own.map(|saved| saved.tokens.len() as u32).max().unwrap_or(0)
     }
 
-    /// How many tokens `tokens` has in common with a saved prefix, which may go on differently.
+    /// How many tokens `tokens` have in common with a prefix, which may go on differently.
     pub(crate) fn common(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
         let own = self.all.iter().filter(|saved| saved.tenant == tenant);
         own.map(|saved| common(&saved.tokens, tokens) as u32).max().unwrap_or(0)
@@ -83,32 +118,51 @@ impl SavedPrefixes {
         found.map(|saved| saved.used_at = self.now).is_some()
     }
 
-    /// Saves a prefix. Makes room by dropping what was not used for longest of the tenant that has
-    /// most, so that one tenant's prompts do not displace all others'.
-    pub(crate) fn insert(&mut self, tenant: Tenant, tokens: &[Token], state: Box<[u8]>) {
+    /// Saves a prefix, and adds those that make room for it to `dropped`: what was not used for
+    /// longest of the tenant that has most, so that one tenant's prompts do not displace all
+    /// others'. The prefix itself is dropped if it is too large.
+    pub(crate) fn insert(&mut self, mut saved: Prefix<P>, dropped: &mut Vec<Prefix<P>>) {
         self.now += 1;
-        let saved = Saved { tenant, tokens: tokens.into(), state, used_at: self.now };
+        saved.used_at = self.now;
         if saved.bytes() > self.bytes_max {
+            dropped.push(saved);
             return;
         }
         self.bytes += saved.bytes();
         self.all.push(saved);
-        while self.bytes > self.bytes_max || self.all.len() > COUNT_MAX {
+        while self.bytes > self.bytes_max || self.all.len() > self.count_max {
             let Some(index) = self.least_valuable() else { return };
-            self.bytes -= self.all.swap_remove(index).bytes();
+            dropped.push(self.take(index));
         }
     }
 
-    /// Drops a prefix whose state cannot be restored.
-    pub(crate) fn remove(&mut self, tenant: Tenant, tokens: &[Token]) {
-        self.all.retain(|saved| saved.tenant != tenant || *saved.tokens != *tokens);
-        self.bytes = self.all.iter().map(Saved::bytes).sum();
+    /// Removes a prefix, such as one whose state cannot be restored.
+    pub(crate) fn remove(&mut self, tenant: Tenant, tokens: &[Token]) -> Option<Prefix<P>> {
+        let is_it = |saved: &Prefix<P>| saved.tenant == tenant && *saved.tokens == *tokens;
+        let index = self.all.iter().position(is_it)?;
+        Some(self.take(index))
+    }
+
+    /// Removes a prefix that `tokens` continue, so that a state of these can replace it.
+    pub(crate) fn take_covered(&mut self, tenant: Tenant, tokens: &[Token]) -> Option<Prefix<P>> {
+        let is_covered = |saved: &Prefix<P>| {
+            let (held, more) = (saved.tokens.len(), tokens.len());
+            saved.tenant == tenant && held < more && tokens.starts_with(&saved.tokens)
+        };
+        let index = self.all.iter().position(is_covered)?;
+        Some(self.take(index))
+    }
+
+    fn take(&mut self, index: usize) -> Prefix<P> {
+        let taken = self.all.swap_remove(index);
+        self.bytes -= taken.bytes();
+        taken
     }
 
     /// The least recently used prefix of the tenant with most bytes, except for the newest of all.
     fn least_valuable(&self) -> Option<usize> {
-        let held = |tenant: Tenant| -> usize {
-            self.all.iter().filter(|saved| saved.tenant == tenant).map(Saved::bytes).sum()
+        let held = |tenant: Tenant| -> u64 {
+            self.all.iter().filter(|saved| saved.tenant == tenant).map(Prefix::bytes).sum()
         };
         let old = self.all.iter().enumerate().filter(|(_, saved)| saved.used_at < self.now);
         let most = old.clone().map(|(_, saved)| (held(saved.tenant), saved.tenant.0)).max()?.1;

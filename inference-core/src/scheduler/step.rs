@@ -3,7 +3,7 @@
 //! [`Engine`] owns the model, the bookkeeping of its KV cells, and every sequence. One thread
 //! ([`crate::scheduler::engine_thread`]) or a test drives it; time is an argument, events go to a
 //! callback. [`admission`] decides which requests get slots, [`sampling`] handles what was
-//! computed, and [`saving`] keeps states for later prompts.
+//! computed, and [`saving`] keeps states for later prompts, in [`saved_states`].
 
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use crate::scheduler::planning::{self, PlannedSequence, SlotRows, StepLimits};
 use crate::scheduler::queue::FairQueue;
 use crate::scheduler::sampler::Scratch;
 use crate::scheduler::sampler::logprobs::{Logprob, logprobs};
-use crate::scheduler::saved_prefixes::SavedPrefixes;
 use crate::scheduler::sequence::{CancelFlag, Job, Sequence};
 use crate::scheduler::speculation::{DecodeStep, Speculation};
 use crate::scheduler::step_pace::{StepPace, smooth};
@@ -26,9 +25,12 @@ use crate::types::request::{
 
 mod admission;
 mod sampling;
+mod saved_states;
 mod saving;
 #[cfg(test)]
 mod tests;
+
+use saved_states::SavedStates;
 
 /// Text generation engine: model, slots, and queue. See the module.
 #[derive(Debug)]
@@ -36,7 +38,7 @@ pub struct Engine<M> {
     model: M,
     shape: Shape,
     pool: KvPool,
-    saved: SavedPrefixes,
+    saved: SavedStates,
     pace: StepPace,
     /// Decides on drafts, if there are any.
     speculation: Option<Speculation>,
@@ -63,7 +65,7 @@ impl<M: Model> Engine<M> {
             model,
             shape,
             pool: KvPool::new(shape.kv_cells, shape.seq_ids, shape.shares_prefixes),
-            saved: SavedPrefixes::new(shape.saved_bytes_max),
+            saved: SavedStates::new(shape.saved_bytes_max, shape.shares_prefixes),
             pace: StepPace::new(shape.slots),
             speculation: None,
             queue: FairQueue::new(queue_max),
@@ -151,10 +153,11 @@ impl<M: Model> Engine<M> {
     /// Evicts kept sequences until `cells` KV cells are free.
     fn evict_for(&mut self, cells: u32) {
         while self.pool.cells().free < cells
-            && let Some(seq) = self.pool.evict()
+            && let Some(evicted) = self.pool.evict()
         {
             self.stats.evictions += 1;
-            self.model.clear(seq);
+            self.save_evicted(&evicted);
+            self.model.clear(evicted.seq);
         }
     }
 
@@ -308,7 +311,7 @@ impl<M: Model> StepEngine for Engine<M> {
             kv_cells: self.shape.kv_cells,
             kv_cells_in_use: cells.in_use,
             kv_cells_cached: cells.cached,
-            saved_prefix_bytes: self.saved.bytes() as u64,
+            saved_prefix_bytes: self.saved.bytes(),
             ..self.stats
         }
     }

@@ -27,7 +27,7 @@ pub struct Shape {
     pub(crate) shares_prefixes: bool,
     /// True if a sequence can lose the last tokens of its last batch.
     pub(crate) can_truncate: bool,
-    /// Memory for saved prefixes in bytes; 0 if sequences share cells instead.
+    /// Memory for saved prefixes in bytes; 0 saves none.
     pub(crate) saved_bytes_max: usize,
     /// Maximum tokens of one sequence, prompt and response together.
     pub context_tokens: u32,

@@ -39,8 +39,8 @@ pub(crate) struct PlanArgs {
     /// KV cells (tokens) of all requests together [default: slots x context tokens]
     #[arg(long, value_name = "TOKENS")]
     pub kv_cells: Option<u64>,
-    /// Memory for saved prefixes in MiB, for models whose prompts cannot share KV cells
-    /// [default: half of what the plan leaves free, at most 4096]
+    /// Memory for saved prefixes in MiB [default: a quarter of what the plan leaves free, at most
+    /// 1024; for models whose prompts cannot share KV cells half, at most 4096]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=SAVED_PREFIX_MIB_MAX))]
     pub saved_prefix_mib: Option<u64>,
     /// KV cache type: f16, q8_0, q4_0 and others

@@ -94,6 +94,10 @@ pub(crate) struct Totals {
     pub steps: u64,
     /// Prompt tokens served from the cache.
     pub cached_tokens: u64,
+    /// Requests that began with a saved prefix.
+    pub restored_prefixes: u64,
+    /// Prompt tokens of these prefixes.
+    pub restored_tokens: u64,
     /// Kept prefixes evicted.
     pub evictions: u64,
     pub parkings: u64,
@@ -329,6 +333,8 @@ impl Inner {
             accepted_tokens: self.totals.accepted_tokens + self.stats.accepted_tokens,
             steps: self.totals.steps + self.stats.steps,
             cached_tokens: self.totals.cached_tokens + self.stats.cached_tokens,
+            restored_prefixes: self.totals.restored_prefixes + self.stats.restored_prefixes,
+            restored_tokens: self.totals.restored_tokens + self.stats.restored_tokens,
             evictions: self.totals.evictions + self.stats.evictions,
             parkings: self.totals.parkings + self.stats.preemptions,
             prefill_seconds: self.totals.prefill_seconds + self.stats.prefill_seconds,

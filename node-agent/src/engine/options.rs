@@ -31,7 +31,7 @@ pub(crate) struct EngineOptions {
     pub kv_cells: u32,
     /// Share cached prefixes between prompts.
     pub prefix_cache: bool,
-    /// Memory for saved prefixes of a model whose sequences cannot share KV cells.
+    /// Memory for saved prefixes.
     pub saved_prefix_bytes: u64,
     /// Compute draft tokens along with the last one, where that is faster.
     pub speculation: bool,

@@ -21,6 +21,10 @@ fn closed(pool: &mut KvPool, seq: SeqId) -> Vec<SeqId> {
     removed
 }
 
+fn evicted(pool: &mut KvPool) -> Option<SeqId> {
+    pool.evict().map(|evicted| evicted.seq)
+}
+
 #[test]
 fn a_prompt_shares_the_longest_beginning_but_never_its_last_token() {
     let mut pool = pool();
@@ -60,9 +64,9 @@ fn the_sequence_that_was_used_least_recently_is_evicted_first() {
     let (c, shared) = opened(&mut pool, &[1, 3]);
     assert_eq!(shared, 1);
     pool.discard(c);
-    assert_eq!(pool.evict(), Some(b));
-    assert_eq!(pool.evict(), Some(a));
-    assert_eq!(pool.evict(), None);
+    assert_eq!(evicted(&mut pool), Some(b));
+    assert_eq!(evicted(&mut pool), Some(a));
+    assert_eq!(evicted(&mut pool), None);
     assert_eq!(pool.cells().free, 100);
 }
 
@@ -74,7 +78,7 @@ fn a_kept_sequence_gives_up_its_id_to_a_live_one() {
     opened(&mut pool, &[2, 2]);
     opened(&mut pool, &[3, 3]);
     let fourth = pool.open(T, &[4, 4]).unwrap();
-    assert_eq!((fourth.seq, fourth.evicted), (a, Some(a)));
+    assert_eq!((fourth.seq, fourth.evicted.unwrap().seq), (a, a));
     assert_eq!(pool.open(T, &[5, 5]), None, "all are live");
 }
 
@@ -87,7 +91,7 @@ fn a_request_evicts_any_other_sequence_before_the_one_that_it_begins_with() {
     }
     // The oldest is the one whose prefix it shares.
     let new = pool.open(T, &[1, 7, 8, 5, 5]).unwrap();
-    assert_eq!((new.seq, new.evicted, new.shared), (1, Some(1), Some((0, 3))));
+    assert_eq!((new.seq, new.evicted.unwrap().seq, new.shared), (1, 1, Some((0, 3))));
     pool.append(new.seq, &[5, 5]);
     assert_eq!(pool.cells(), CellCounts { free: 90, in_use: 5, cached: 5 });
 }
@@ -99,7 +103,9 @@ fn the_only_kept_sequence_is_taken_over_by_the_request_that_begins_like_it() {
     closed(&mut pool, kept);
     opened(&mut pool, &[9, 9]);
     let new = pool.open(T, &[1, 2, 3, 8, 8]).unwrap();
-    assert_eq!((new.seq, new.evicted, new.shared), (kept, None, Some((kept, 3))));
+    assert_eq!((new.seq, new.shared), (kept, Some((kept, 3))));
+    let lost = Evicted { seq: kept, tenant: T, tokens: vec![1, 2, 3, 4, 5], lost: 2 };
+    assert_eq!(new.evicted, Some(lost));
     assert_eq!(pool.cells(), CellCounts { free: 95, in_use: 5, cached: 0 });
     pool.append(kept, &[8, 8]);
     assert_eq!(pool.matching(T, &[1, 2, 3, 4, 5]), 3, "what it had after that is gone");
@@ -116,7 +122,7 @@ fn what_a_waiting_request_begins_with_is_evicted_last() {
     }
     pool.protect(T, &[1, 7, 8, 9]);
     pool.protect(T, &[5, 5]);
-    assert_eq!([pool.evict(), pool.evict(), pool.evict()], [Some(1), Some(2), Some(0)]);
+    assert_eq!([(); 3].map(|()| evicted(&mut pool)), [Some(1), Some(2), Some(0)]);
 }
 
 #[test]
@@ -137,4 +143,18 @@ fn without_sharing_nothing_is_kept() {
     assert_eq!(pool.matching(T, &[1, 2, 3]), 0);
     assert_eq!(closed(&mut pool, a), [a]);
     assert_eq!(pool.cells().free, 10);
+}
+
+#[test]
+fn an_evicted_sequence_tells_its_tokens_and_how_many_are_lost() {
+    let mut pool = pool();
+    let (a, _) = opened(&mut pool, &[1, 2, 3, 4]);
+    closed(&mut pool, a);
+    let (b, shared) = opened(&mut pool, &[1, 2, 5, 6]);
+    assert_eq!(shared, 2);
+    let first = pool.evict().unwrap();
+    assert_eq!((first.seq, first.tokens, first.lost), (a, vec![1, 2, 3, 4], 2));
+    closed(&mut pool, b);
+    let second = pool.evict().unwrap();
+    assert_eq!((second.tenant, second.tokens, second.lost), (T, vec![1, 2, 5, 6], 4));
 }

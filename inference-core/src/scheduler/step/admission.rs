@@ -3,10 +3,10 @@
 
 use super::Engine;
 use crate::scheduler::engine_thread::Emit;
-use crate::scheduler::kv_pool::common;
+use crate::scheduler::kv_pool::{Opened, common};
 use crate::scheduler::saved_prefixes::TOKENS_MIN;
 use crate::scheduler::sequence::{Job, Leader, Replay, Sequence};
-use crate::types::model::Model;
+use crate::types::model::{Model, SeqId};
 use crate::types::request::{Event, Tenant, Token};
 
 /// A sequence that gets a slot should find KV cells for this part of its context, but at most
@@ -118,17 +118,21 @@ impl<M: Model> Engine<M> {
         None
     }
 
-    /// True if there are cells for the sequence and some left for all others for a while. An empty
-    /// context always has enough.
+    /// True if there are cells for the tokens that no live sequence has.
     fn has_cells_for(&self, owner: Tenant, tokens: &[Token], uses_cache: bool) -> bool {
-        let live = self.slots.iter().flatten();
-        let promised: u32 = live.clone().map(|s| s.undecoded().len() as u32).sum();
-        let count = live.count() as u32 + 1;
         let found = match uses_cache {
             true => self.pool.matching(owner, tokens) - self.pool.matching_cached(owner, tokens),
             false => 0,
         };
-        let wanted = tokens.len() as u32 - found;
+        self.has_cells(tokens.len() as u32 - found)
+    }
+
+    /// True if there are `wanted` cells for a new sequence, and some left for all others for a
+    /// while. An empty context always has enough.
+    pub(super) fn has_cells(&self, wanted: u32) -> bool {
+        let live = self.slots.iter().flatten();
+        let promised: u32 = live.clone().map(|s| s.undecoded().len() as u32).sum();
+        let count = live.count() as u32 + 1;
         let reserve = (self.shape.context_tokens / RESERVE_PART).min(RESERVE_CELLS_MAX);
         let cells = self.pool.cells();
         count == 1 || wanted + promised + count * reserve <= cells.free + cells.cached
@@ -139,7 +143,7 @@ impl<M: Model> Engine<M> {
     fn begin(&mut self, sequence: &mut Sequence) -> bool {
         let opened = self.open_sequence(sequence);
         let leader = self.leader_of(sequence).filter(|_| opened);
-        sequence.leader = leader.filter(|l| !self.saves() || self.request_save(*l));
+        sequence.leader = leader.filter(|l| !self.snapshots() || self.request_save(*l));
         opened
     }
 
@@ -147,7 +151,7 @@ impl<M: Model> Engine<M> {
     fn leader_of(&self, sequence: &Sequence) -> Option<Leader> {
         let least = match self.shape.shares_prefixes {
             true => LEAD_TOKENS_MIN,
-            false if self.saves() => TOKENS_MIN,
+            false if self.snapshots() => TOKENS_MIN,
             false => return None,
         };
         if !sequence.uses_cache() {
@@ -168,25 +172,45 @@ impl<M: Model> Engine<M> {
     /// Returns false if every sequence id is live, which cannot happen as long as there are at
     /// least as many as slots.
     fn open_sequence(&mut self, sequence: &mut Sequence) -> bool {
+        while let Some(source) = self.source_of(sequence) {
+            let Some(opened) = self.pool.open(sequence.prefix_owner, &[]) else { return false };
+            let seq = self.take_id(opened);
+            if self.restore(sequence, seq, &source) {
+                self.begin_at(sequence, seq, source.tokens);
+                return true;
+            }
+            self.pool.discard(seq);
+        }
         let wanted = if sequence.uses_cache() { sequence.tokens() } else { &[] };
         let Some(opened) = self.pool.open(sequence.prefix_owner, wanted) else { return false };
-        if let Some(evicted) = opened.evicted {
-            self.stats.evictions += 1;
-            self.model.clear(evicted);
-        }
-        let mut tokens = 0;
-        if let Some((from, shared)) = opened.shared {
-            match from == opened.seq {
-                true => self.model.truncate(from, shared),
-                false => self.model.share(from, opened.seq, shared),
-            }
-            tokens = shared;
-        } else if self.saves() && sequence.uses_cache() {
-            tokens = self.restore(sequence, opened.seq);
-        }
-        sequence.begin(opened.seq, tokens);
-        self.plan_saves(sequence);
+        let shared = opened.shared.map_or(0, |(_, tokens)| tokens);
+        let seq = self.take_id(opened);
+        self.begin_at(sequence, seq, shared);
         true
+    }
+
+    fn begin_at(&mut self, sequence: &mut Sequence, seq: SeqId, tokens: u32) {
+        sequence.begin(seq, tokens);
+        self.plan_saves(sequence);
+    }
+
+    /// Prepares a sequence id of the context for a new sequence.
+    fn take_id(&mut self, opened: Opened) -> SeqId {
+        let Opened { seq, shared, evicted } = opened;
+        let keeps_own = shared.is_some_and(|(from, _)| from == seq);
+        if let Some(evicted) = evicted {
+            self.save_evicted(&evicted);
+            if !keeps_own {
+                self.stats.evictions += 1;
+                self.model.clear(seq);
+            }
+        }
+        match shared {
+            Some((_, tokens)) if keeps_own => self.model.truncate(seq, tokens),
+            Some((from, tokens)) => self.model.share(from, seq, tokens),
+            None => {}
+        }
+        seq
     }
 
     /// Continues sequences whose leader has computed the common prefix or is gone.

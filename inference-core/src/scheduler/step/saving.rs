@@ -1,7 +1,12 @@
-//! Saves the states of sequences that cannot share cells, and begins new ones with them; see
+//! Saves the states of sequences, and begins new ones with them; see
 //! [`crate::scheduler::saved_prefixes`].
+//!
+//! A model whose sequences share KV cells keeps finished ones in the pool, so only what the pool
+//! evicts is saved. Any other model saves the states that later prompts probably continue.
 
 use super::Engine;
+use super::saved_states::Source;
+use crate::scheduler::kv_pool::Evicted;
 use crate::scheduler::planning::SlotRows;
 use crate::scheduler::saved_prefixes::TOKENS_MIN;
 use crate::scheduler::sequence::{Leader, Sequence};
@@ -18,30 +23,62 @@ impl<M: Model> Engine<M> {
     pub(super) fn reusable(&self, sequence: &Sequence) -> u32 {
         let tokens = sequence.tokens();
         let shared = self.pool.matching(sequence.prefix_owner, tokens);
-        shared.max(self.saved.matching(sequence.prefix_owner, &tokens[..tokens.len() - 1]))
+        shared.max(self.saved.covered(sequence.prefix_owner, &tokens[..tokens.len() - 1]))
     }
 
-    /// Fills a new sequence with the longest saved prefix. Returns its length in tokens.
-    pub(super) fn restore(&mut self, sequence: &Sequence, seq: SeqId) -> u32 {
-        let wanted = &sequence.tokens()[..sequence.tokens().len() - 1];
-        let Some((tokens, state)) = self.saved.longest(sequence.prefix_owner, wanted) else {
-            return 0;
+    /// The saved state that a new sequence begins with, if it covers enough more than the pool to
+    /// be worth a copy, and there are cells for it.
+    pub(super) fn source_of(&mut self, sequence: &Sequence) -> Option<Source> {
+        if self.saved.bytes_max() == 0 || !sequence.uses_cache() {
+            return None;
+        }
+        let (owner, tokens) = (sequence.prefix_owner, sequence.tokens());
+        let least = match self.shape.shares_prefixes {
+            true => self.pool.matching(owner, tokens) + TOKENS_MIN,
+            false => 1,
         };
-        if tokens > self.pool.cells().free {
-            return 0;
+        let wanted = &tokens[..tokens.len() - 1];
+        if self.saved.covered(owner, wanted) < least {
+            return None;
         }
-        let prefix = &wanted[..tokens as usize];
-        if self.model.restore(seq, state) {
-            self.pool.append(seq, prefix);
-            return tokens;
+        let source = self.saved.source(owner, wanted)?;
+        let cells = source.held.len().max(tokens.len()) as u32;
+        self.has_cells(cells).then_some(source)
+    }
+
+    /// Fills a new sequence with a saved state. Returns false if that fails; the state is dropped.
+    pub(super) fn restore(&mut self, sequence: &Sequence, seq: SeqId, source: &Source) -> bool {
+        let held = source.held.len() as u32;
+        self.evict_for(held);
+        if held > self.pool.cells().free || !self.model.restore(seq, &source.state) {
+            self.saved.remove(sequence.prefix_owner, &source.held);
+            return false;
         }
-        self.saved.remove(sequence.prefix_owner, prefix);
-        0
+        if source.tokens < held {
+            self.model.truncate(seq, source.tokens);
+        }
+        self.pool.append(seq, &source.held[..source.tokens as usize]);
+        self.stats.restored_prefixes += 1;
+        self.stats.restored_tokens += u64::from(source.tokens);
+        true
+    }
+
+    /// Saves the state of a sequence that the pool evicted.
+    pub(super) fn save_evicted(&mut self, evicted: &Evicted) {
+        let (tenant, tokens) = (evicted.tenant, &evicted.tokens[..]);
+        let is_worthwhile = self.saved.bytes_max() > 0 && evicted.lost >= TOKENS_MIN;
+        if !is_worthwhile || self.saved.has(tenant, tokens) {
+            return;
+        }
+        let held = tokens.len() as u32;
+        if let Some(state) = self.model.save(evicted.seq, held, self.saved.bytes_max()) {
+            self.saved.insert(tenant, tokens, state);
+        }
     }
 
     /// Decides where to save the state of a sequence that begins to compute its prompt.
     pub(super) fn plan_saves(&self, sequence: &mut Sequence) {
-        if !self.saves() || !sequence.uses_cache() {
+        if !self.snapshots() || !sequence.uses_cache() {
             return;
         }
         let begun = sequence.position();
@@ -65,9 +102,9 @@ impl<M: Model> Engine<M> {
         leading.is_some_and(|sequence| sequence.saves.add(leader.tokens))
     }
 
-    /// True if the states of sequences are saved.
-    pub(super) fn saves(&self) -> bool {
-        self.saved.bytes_max() > 0
+    /// True if the states of live sequences are saved, because they cannot share their cells.
+    pub(super) fn snapshots(&self) -> bool {
+        !self.shape.shares_prefixes && self.saved.bytes_max() > 0
     }
 
     /// Saves the states of prompts that have reached the positions for it.
@@ -86,8 +123,8 @@ impl<M: Model> Engine<M> {
     pub(super) fn save(&mut self, sequence: &Sequence) {
         let held = sequence.position();
         let tokens = &sequence.tokens()[..held as usize];
-        let is_worthwhile = self.saves() && sequence.uses_cache() && held >= TOKENS_MIN;
-        if !is_worthwhile || self.saved.record_use(sequence.prefix_owner, tokens) {
+        let is_worthwhile = self.snapshots() && sequence.uses_cache() && held >= TOKENS_MIN;
+        if !is_worthwhile || self.saved.has(sequence.prefix_owner, tokens) {
             return;
         }
         if let Some(state) = self.model.save(sequence.seq, held, self.saved.bytes_max()) {

@@ -12,6 +12,7 @@ use crate::scheduler::sequence::CancelFlag;
 use crate::types::model::Tokenizer;
 use crate::types::request::{Options, RequestId, Tenant};
 
+mod evicted;
 mod limits;
 mod prompt_logprobs;
 mod resume;

@@ -320,6 +320,10 @@ pub struct EngineStats {
     pub prompt_tokens: u64,
     /// Prompt tokens served from the cache since the start.
     pub cached_tokens: u64,
+    /// Sequences that began with a saved prefix since the start.
+    pub restored_prefixes: u64,
+    /// Prompt tokens of these prefixes.
+    pub restored_tokens: u64,
     /// Kept prefixes that were evicted since the start.
     pub evictions: u64,
     /// Preemptions since the start.

@@ -23,7 +23,7 @@ use crate::types::exit::Failed;
 
 const BATCHES: [u32; 5] = [1, 2, 4, 8, 16];
 const SLOTS: u32 = 16;
-/// Memory for saved prefixes, if the model needs any.
+/// Memory for saved prefixes.
 const SAVED_PREFIX_BYTES: u64 = 512 << 20;
 fn sampled() -> Sampling {
     Sampling { temperature: 1.0, ..Sampling::GREEDY }

@@ -13,6 +13,7 @@ pub(crate) fn registry(snapshot: &Snapshot<'_>) -> Result<MetricsRegistry> {
     engine(&mut builder, snapshot)?;
     work(&mut builder, snapshot)?;
     cells(&mut builder, snapshot)?;
+    saved_prefixes(&mut builder, snapshot)?;
     machine(&mut builder, snapshot)?;
     Process::this().register(&mut builder)?;
     Ok(builder.build())
@@ -114,9 +115,20 @@ fn cells(builder: &mut MetricsBuilder, snapshot: &Snapshot<'_>) -> Result<()> {
     gauge("node_kv_cells_in_use", "KV cells of requests in slots.", stats.kv_cells_in_use)?;
     let cached = "KV cells of cached prefixes.";
     gauge("node_kv_cells_cached", cached, stats.kv_cells_cached)?;
-    let saved = "Memory of prefixes saved outside the KV pool, for models that cannot share cells.";
+    Ok(())
+}
+
+fn saved_prefixes(builder: &mut MetricsBuilder, snapshot: &Snapshot<'_>) -> Result<()> {
+    let (totals, stats) = (&snapshot.figures.totals, &snapshot.figures.stats);
+    let saved = "Memory of prefixes saved outside the KV pool.";
     let bytes = i64::try_from(stats.saved_prefix_bytes).unwrap_or(i64::MAX);
     builder.gauge("node_saved_prefix_bytes", saved)?.set(bytes);
+    let hits = "Requests that began with a saved prefix, by where it was.";
+    let hits = builder.counters("node_saved_prefix_hits_total", hits, &["tier"])?;
+    let tokens = "Prompt tokens that came from saved prefixes, by where these were.";
+    let tokens = builder.counters("node_saved_prefix_tokens_total", tokens, &["tier"])?;
+    hits.with_label_values(&["memory"]).inc_by(totals.restored_prefixes);
+    tokens.with_label_values(&["memory"]).inc_by(totals.restored_tokens);
     Ok(())
 }
 

@@ -108,6 +108,34 @@ fn a_chosen_context_leaves_memory_to_spare_and_is_the_same_at_the_next_start() {
 }
 
 #[test]
+fn saved_prefixes_get_a_part_of_what_is_left_or_what_was_requested() {
+    let shares = model("q4_k");
+    let mut windows = model("q4_k");
+    windows.architecture = "gemma2".into();
+    let numbers = windows.numbers.clone();
+    for (key, value) in numbers {
+        windows.numbers.insert(key.replace("llama.", "gemma2."), value);
+    }
+    windows.numbers.insert("gemma2.attention.sliding_window".into(), vec![512]);
+    let saved = |header: &Header, requested: RequestedSettings| {
+        let plan = plan(header, &facts(16 * GIB), &requested).unwrap();
+        (plan.saved_prefix_bytes, plan.headroom_bytes, plan.needed_bytes)
+    };
+    let four = || asked(4, 4096);
+    let (bytes, left, needed) = saved(&shares, four());
+    assert_eq!((bytes, left > 4 * GIB), (GIB, true), "evicted prefixes");
+    assert_eq!(saved(&windows, four()).0, 4 * GIB, "all prefixes");
+    let some = RequestedSettings { saved_prefix_bytes: Some(2 * GIB), ..four() };
+    for header in [&shares, &windows] {
+        assert_eq!(saved(header, some.clone()).0, 2 * GIB);
+    }
+    assert_eq!(saved(&shares, some).2 - needed, 2 * GIB, "requested memory is planned for");
+    assert_eq!(saved(&shares, RequestedSettings { prefix_cache: false, ..four() }).0, 0);
+    let small = plan(&shares, &facts(2 * GIB), &asked(1, 4096)).unwrap();
+    assert_eq!(small.saved_prefix_bytes, small.headroom_bytes / 4);
+}
+
+#[test]
 fn the_estimate_is_memory_speed_over_what_a_token_reads() {
     let header = model("q8_0");
     let plan = plan(&header, &facts(32 * GIB), &asked(1, 1024)).unwrap();
