@@ -17,6 +17,7 @@ mod gguf;
 mod grammar;
 mod http;
 mod input;
+mod prefix_file;
 mod request;
 mod resume;
 mod sse;
@@ -27,6 +28,7 @@ pub use config::config;
 pub use gguf::gguf;
 pub use grammar::{gbnf, json_schema, lark};
 pub use http::http;
+pub use prefix_file::prefix_file;
 pub use request::request;
 pub use resume::resume;
 pub use sse::sse;
@@ -36,12 +38,13 @@ pub use tool_calls::tool_calls;
 pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is also the name of its binary and of its corpus.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("http", http),
     ("request", request),
     ("sse", sse),
     ("resume", resume),
     ("gguf", gguf),
+    ("prefix_file", prefix_file),
     ("gbnf", gbnf),
     ("json_schema", json_schema),
     ("lark", lark),

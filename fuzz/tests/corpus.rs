@@ -78,6 +78,11 @@ fn headers_of_model_files_are_read_within_their_size_and_planned() {
 }
 
 #[test]
+fn headers_of_saved_prefixes_are_read_as_a_whole_or_refused() {
+    replay("prefix_file");
+}
+
+#[test]
 fn gbnf_grammars_compile_or_are_refused_with_a_reason() {
     replay("gbnf");
 }

@@ -1,14 +1,16 @@
 //! Runs jobs on a model: the engine thread ([`engine_thread`]), the step for text generation
 //! ([`step`]) and for embeddings ([`embed`]), and the parts a step decides with: who is next
 //! ([`queue`]), which KV cells hold what ([`kv_pool`]), which prefixes are saved outside of them
-//! ([`saved_prefixes`]), how many rows a batch has ([`step_pace`], [`planning`]), which token comes
-//! next ([`sampler`]), and how long a response may reason ([`reasoning_budget`]).
+//! ([`saved_prefixes`]) and in files ([`prefix_disk`]), how many rows a batch has ([`step_pace`],
+//! [`planning`]), which token comes next ([`sampler`]), and how long a response may reason
+//! ([`reasoning_budget`]).
 
 pub mod embed;
 pub mod engine_thread;
 pub mod fake;
 pub(crate) mod kv_pool;
 pub(crate) mod planning;
+pub mod prefix_disk;
 pub(crate) mod prompt_lookup;
 pub(crate) mod queue;
 pub(crate) mod reasoning_budget;

@@ -1,6 +1,6 @@
 //! The engine process and the agent's side of it: how it is started ([`flags`], [`options`],
 //! [`tuning`], [`launch`]), kept alive ([`supervisor`]) and given requests ([`client`], [`ipc`]),
-//! and what it does ([`process`], [`sandbox`]).
+//! and what it does ([`process`], [`sandbox`], [`prefix_disk`]).
 
 pub(crate) mod affinity;
 pub(crate) mod client;
@@ -12,6 +12,7 @@ pub(crate) mod measuring;
 pub(crate) mod model_files;
 pub(crate) mod options;
 pub(crate) mod plan_facts;
+pub(crate) mod prefix_disk;
 pub(crate) mod process;
 pub(crate) mod sandbox;
 pub(crate) mod supervisor;

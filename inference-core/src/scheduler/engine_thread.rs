@@ -11,9 +11,11 @@ use crate::types::request::{EngineStats, Event, Failure, RequestId, TextChunk};
 const INBOX_MAX: usize = 256;
 /// Interval of statistics reports while the engine is busy.
 const STATS_INTERVAL: Duration = Duration::from_millis(250);
-/// Limits how long an idle thread sleeps without checking its inbox. The next step notices the
+/// How long an idle thread waits for jobs before the engine rests. The next step notices the
 /// cancellation of a request that waits in an idle inbox.
-const IDLE_WAIT: Duration = Duration::from_secs(60);
+const IDLE_WAIT: Duration = Duration::from_secs(30);
+/// The same while the engine has more to do when it rests.
+const REST_WAIT: Duration = Duration::from_millis(200);
 
 /// Callback that receives the events of requests.
 pub type Emit<'a> = &'a mut dyn FnMut(RequestId, Event);
@@ -32,6 +34,13 @@ pub trait StepEngine {
     fn step(&mut self, clock: &dyn Fn() -> Duration, emit: Emit<'_>);
     /// Current statistics.
     fn stats(&self) -> EngineStats;
+    /// Called when there has been nothing to do for a while: writes what should survive a restart.
+    /// True if it should be called again soon.
+    fn rest(&mut self, _clock: &dyn Fn() -> Duration) -> bool {
+        false
+    }
+    /// Writes what should survive a restart, until this point in time.
+    fn finish_writing(&mut self, _clock: &dyn Fn() -> Duration, _until: Duration) {}
 }
 
 /// Receives the engine's events and statistics. Called on the engine thread, so it must not block
@@ -43,10 +52,32 @@ pub trait Listener: Send {
     fn stats(&mut self, stats: EngineStats);
 }
 
+#[derive(Debug)]
+enum Message<Job> {
+    Job(Job),
+    /// Write what should survive a restart for this long, and say so.
+    Finish(Duration, SyncSender<()>),
+}
+
+/// Has the engine write what should survive a restart.
+#[derive(Debug)]
+pub struct Finisher<Job>(SyncSender<Message<Job>>);
+
+impl<Job> Finisher<Job> {
+    /// Waits until the engine has written that, or for `limit` and the end of a step.
+    pub fn finish_writing(&self, limit: Duration) {
+        let (done, finished) = std::sync::mpsc::sync_channel(1);
+        if self.0.try_send(Message::Finish(limit, done)).is_ok() {
+            // Too late or not at all is the same: the process ends.
+            let _ = finished.recv_timeout(limit);
+        }
+    }
+}
+
 /// Submits jobs to the engine. The engine stops when its handle is dropped or closed.
 #[derive(Debug)]
 pub struct EngineHandle<Job> {
-    inbox: SyncSender<Job>,
+    inbox: SyncSender<Message<Job>>,
     thread: JoinHandle<()>,
 }
 
@@ -56,10 +87,15 @@ impl<Job> EngineHandle<Job> {
     /// # Errors
     /// [`Failure::QueueFull`] if the inbox is full.
     pub fn submit(&self, job: Job) -> Result<(), Failure> {
-        self.inbox.try_send(job).map_err(|e| match e {
+        self.inbox.try_send(Message::Job(job)).map_err(|e| match e {
             TrySendError::Full(_) => Failure::QueueFull,
             TrySendError::Disconnected(_) => Failure::Decode("the engine thread has ended".into()),
         })
+    }
+
+    /// What has the engine write before the process ends. The engine runs as long as this exists.
+    pub fn finisher(&self) -> Finisher<Job> {
+        Finisher(self.inbox.clone())
     }
 
     /// Lets the engine finish all submitted jobs and waits for its thread to exit.
@@ -78,14 +114,18 @@ pub fn start<E>(
 where
     E: StepEngine<Job: Send> + Send + 'static,
 {
-    let (inbox, jobs) = std::sync::mpsc::sync_channel(INBOX_MAX);
+    let (inbox, messages) = std::sync::mpsc::sync_channel(INBOX_MAX);
     let thread = std::thread::Builder::new()
         .name("engine".into())
-        .spawn(move || run(engine, &jobs, listener))?;
+        .spawn(move || run(engine, &messages, listener))?;
     Ok(EngineHandle { inbox, thread })
 }
 
-fn run<E: StepEngine>(mut engine: E, jobs: &Receiver<E::Job>, mut listener: impl Listener) {
+fn run<E: StepEngine>(
+    mut engine: E,
+    inbox: &Receiver<Message<E::Job>>,
+    mut listener: impl Listener,
+) {
     let epoch = Instant::now();
     let clock = || epoch.elapsed();
     let mut reported = EngineStats::default();
@@ -93,7 +133,7 @@ fn run<E: StepEngine>(mut engine: E, jobs: &Receiver<E::Job>, mut listener: impl
     let mut events = Vec::new();
     let mut stopwatch = Stopwatch::default();
     loop {
-        if !take_jobs(&mut engine, jobs, &mut listener) {
+        if !take_messages(&mut engine, inbox, &clock, &mut listener) {
             return;
         }
         engine.step(&clock, &mut |id, mut event| {
@@ -141,24 +181,37 @@ impl Stopwatch {
     }
 }
 
-/// Submits all jobs from the inbox; blocks there while there is nothing else to do. Returns false
+/// Handles all messages in the inbox; blocks there while there is nothing else to do. Returns false
 /// once all handles are gone and all work is finished.
-fn take_jobs<E: StepEngine>(
+fn take_messages<E: StepEngine>(
     engine: &mut E,
-    jobs: &Receiver<E::Job>,
+    inbox: &Receiver<Message<E::Job>>,
+    clock: &dyn Fn() -> Duration,
     listener: &mut impl Listener,
 ) -> bool {
-    let mut emit = |id, event| listener.event(id, event);
+    let mut wait = IDLE_WAIT;
     loop {
-        match jobs.try_recv() {
-            Ok(job) => engine.submit(job, &mut emit),
+        let message = match inbox.try_recv() {
+            Ok(message) => message,
             Err(TryRecvError::Empty) if !engine.is_idle() => return true,
-            Err(TryRecvError::Empty) => match jobs.recv_timeout(IDLE_WAIT) {
-                Ok(job) => engine.submit(job, &mut emit),
-                Err(RecvTimeoutError::Timeout) => {}
+            Err(TryRecvError::Empty) => match inbox.recv_timeout(wait) {
+                Ok(message) => message,
+                Err(RecvTimeoutError::Timeout) => {
+                    wait = if engine.rest(clock) { REST_WAIT } else { IDLE_WAIT };
+                    listener.stats(engine.stats());
+                    continue;
+                }
                 Err(RecvTimeoutError::Disconnected) => return false,
             },
             Err(TryRecvError::Disconnected) => return !engine.is_idle(),
+        };
+        match message {
+            Message::Job(job) => engine.submit(job, &mut |id, event| listener.event(id, event)),
+            Message::Finish(limit, done) => {
+                engine.finish_writing(clock, clock() + limit);
+                // Whoever asked may have stopped waiting.
+                let _ = done.try_send(());
+            }
         }
     }
 }

@@ -246,14 +246,25 @@ impl KvPool {
         self.evict_seq(oldest)
     }
 
+    /// The kept sequences, as they would be evicted, the most recently used first.
+    pub(crate) fn kept_sequences(&self) -> Vec<Evicted> {
+        let mut kept = self.kept();
+        kept.sort_by_key(|seq| std::cmp::Reverse(self.used_at(*seq)));
+        kept.into_iter().filter_map(|seq| self.describe(seq)).collect()
+    }
+
     fn evict_seq(&mut self, seq: SeqId) -> Option<Evicted> {
+        let evicted = self.describe(seq);
+        self.remove(seq);
+        evicted
+    }
+
+    fn describe(&self, seq: SeqId) -> Option<Evicted> {
         let tenant = self.seqs[seq as usize].as_ref()?.tenant;
         let path = self.path(seq);
         let lost = path.iter().filter(|run| run.seqs == 1).map(|run| run.tokens.len() as u32);
         let (lost, tokens) = (lost.sum(), path.iter().flat_map(|run| &run.tokens));
-        let evicted = Evicted { seq, tenant, tokens: tokens.copied().collect(), lost };
-        self.remove(seq);
-        Some(evicted)
+        Some(Evicted { seq, tenant, tokens: tokens.copied().collect(), lost })
     }
 
     /// The runs of a sequence, from the root.
@@ -275,8 +286,12 @@ impl KvPool {
     }
 
     fn oldest_kept(&self, except: Option<SeqId>) -> Option<SeqId> {
-        let used_at = |t: &SeqId| self.seqs[*t as usize].as_ref().map(|t| t.used_at);
+        let used_at = |seq: &SeqId| self.used_at(*seq);
         self.kept().into_iter().filter(|t| Some(*t) != except).min_by_key(used_at)
+    }
+
+    fn used_at(&self, seq: SeqId) -> Option<u64> {
+        self.seqs[seq as usize].as_ref().map(|seq| seq.used_at)
     }
 
     fn leaf(&self, seq: SeqId) -> Option<RunId> {

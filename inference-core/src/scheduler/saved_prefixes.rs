@@ -82,8 +82,8 @@ impl<P> SavedPrefixes<P> {
         Some(longest)
     }
 
-    /// The prefix with most tokens in common with `tokens`, the shortest such one, and that number.
-    /// Counts as a use.
+    /// The prefix with most tokens in common with `tokens`, the shortest such one, and that number,
+    /// unless it is 0. Counts as a use.
     pub(crate) fn best_common(
         &mut self,
         tenant: Tenant,
@@ -93,6 +93,7 @@ impl<P> SavedPrefixes<P> {
         let now = self.now;
         let own = self.all.iter_mut().filter(|saved| saved.tenant == tenant);
         let counted = own.map(|saved| (common(&saved.tokens, tokens), saved));
+        let counted = counted.filter(|(same, _)| *same > 0);
         let (same, best) =
             counted.max_by_key(|(same, saved)| (*same, std::cmp::Reverse(saved.tokens.len())))?;
         best.used_at = now;
@@ -111,7 +112,12 @@ impl<P> SavedPrefixes<P> {
         own.map(|saved| common(&saved.tokens, tokens) as u32).max().unwrap_or(0)
     }
 
-    /// True if exactly these tokens are saved. Counts as a use.
+    /// True if exactly these tokens are saved.
+    pub(crate) fn contains(&self, tenant: Tenant, tokens: &[Token]) -> bool {
+        self.all.iter().any(|saved| saved.tenant == tenant && *saved.tokens == *tokens)
+    }
+
+    /// The same, which counts as a use.
     pub(crate) fn record_use(&mut self, tenant: Tenant, tokens: &[Token]) -> bool {
         self.now += 1;
         let found = self.all.iter_mut().find(|s| s.tenant == tenant && *s.tokens == *tokens);
@@ -134,6 +140,24 @@ impl<P> SavedPrefixes<P> {
             let Some(index) = self.least_valuable() else { return };
             dropped.push(self.take(index));
         }
+    }
+
+    /// Makes room for another prefix of `bytes`, and adds what gives way to `dropped`.
+    pub(crate) fn make_room(&mut self, bytes: u64, dropped: &mut Vec<Prefix<P>>) {
+        // Now there is no newest one.
+        self.now += 1;
+        while self.bytes.saturating_add(bytes) > self.bytes_max || self.all.len() >= self.count_max
+        {
+            let Some(index) = self.least_valuable() else { return };
+            dropped.push(self.take(index));
+        }
+    }
+
+    /// All prefixes, the most recently used first.
+    pub(crate) fn by_use(&self) -> Vec<&Prefix<P>> {
+        let mut all: Vec<&Prefix<P>> = self.all.iter().collect();
+        all.sort_by_key(|prefix| std::cmp::Reverse(prefix.used_at));
+        all
     }
 
     /// Removes a prefix, such as one whose state cannot be restored.

@@ -132,10 +132,8 @@ impl Sequence {
         let prompt_tokens = job.tokens.len().saturating_sub(job.resumed_len) as u32;
         debug_assert!(prompt_tokens > 0 && prompt_tokens < context_tokens);
         let room = context_tokens.saturating_sub(prompt_tokens);
-        let prefix_owner = job.prefix_owner();
-        let Options {
-            sampling, max_tokens, stop, stop_tokens, lines, logprobs, uses_cache, ..
-        } = job.options;
+        let (prefix_owner, uses_cache) = (job.prefix_owner(), job.uses_prefixes());
+        let Options { sampling, max_tokens, stop, stop_tokens, lines, logprobs, .. } = job.options;
         let prefill_reports = job.options.reports_prefill.then(PrefillReports::default);
         let prompt_logprobs = job.options.prompt_logprobs;
         let mut resolved = job.resolved;
@@ -161,8 +159,7 @@ impl Sequence {
             tokens_max: prompt_tokens + max_tokens.unwrap_or(u32::MAX).min(room),
             logprobs,
             stop_tokens,
-            // Nothing is known of the logits of a cached prefix.
-            uses_cache: uses_cache && !prompt_logprobs,
+            uses_cache,
             reasoning: resolved.reasoning.take(),
             visible: job.visible,
             grammar: job.grammar,

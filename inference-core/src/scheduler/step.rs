@@ -3,7 +3,8 @@
 //! [`Engine`] owns the model, the bookkeeping of its KV cells, and every sequence. One thread
 //! ([`crate::scheduler::engine_thread`]) or a test drives it; time is an argument, events go to a
 //! callback. [`admission`] decides which requests get slots, [`sampling`] handles what was
-//! computed, and [`saving`] keeps states for later prompts, in [`saved_states`].
+//! computed, and [`saving`] keeps states for later prompts, in
+//! [`saved_states`] and [`files`].
 
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use crate::scheduler::engine_thread::Emit;
 use crate::scheduler::engine_thread::StepEngine;
 use crate::scheduler::kv_pool::KvPool;
 use crate::scheduler::planning::{self, PlannedSequence, SlotRows, StepLimits};
+use crate::scheduler::prefix_disk::PrefixDisk;
 use crate::scheduler::queue::FairQueue;
 use crate::scheduler::sampler::Scratch;
 use crate::scheduler::sampler::logprobs::{Logprob, logprobs};
@@ -24,12 +26,14 @@ use crate::types::request::{
 };
 
 mod admission;
+mod files;
 mod sampling;
 mod saved_states;
 mod saving;
 #[cfg(test)]
 mod tests;
 
+use files::FileWaits;
 use saved_states::SavedStates;
 
 /// Text generation engine: model, slots, and queue. See the module.
@@ -39,6 +43,9 @@ pub struct Engine<M> {
     shape: Shape,
     pool: KvPool,
     saved: SavedStates,
+    /// Files of saved prefixes, if there are any.
+    disk: Option<PrefixDisk>,
+    file_waits: FileWaits,
     pace: StepPace,
     /// Decides on drafts, if there are any.
     speculation: Option<Speculation>,
@@ -65,7 +72,9 @@ impl<M: Model> Engine<M> {
             model,
             shape,
             pool: KvPool::new(shape.kv_cells, shape.seq_ids, shape.shares_prefixes),
-            saved: SavedStates::new(shape.saved_bytes_max, shape.shares_prefixes),
+            saved: SavedStates::new(shape.saved_bytes_max as u64, shape.shares_prefixes),
+            disk: None,
+            file_waits: FileWaits::default(),
             pace: StepPace::new(shape.slots),
             speculation: None,
             queue: FairQueue::new(queue_max),
@@ -299,6 +308,7 @@ impl<M: Model> StepEngine for Engine<M> {
         self.queue.is_empty()
             && self.next.is_none()
             && self.preempted.is_empty()
+            && self.file_waits.len() == 0
             && self.slots.iter().all(Option::is_none)
     }
 
@@ -306,24 +316,36 @@ impl<M: Model> StepEngine for Engine<M> {
         let cells = self.pool.cells();
         EngineStats {
             slots_busy: self.slots.iter().flatten().count() as u32,
-            queued: self.queue.len() as u32 + u32::from(self.next.is_some()),
+            queued: (self.queue.len() + self.file_waits.len()) as u32
+                + u32::from(self.next.is_some()),
             preempted: self.preempted.len() as u32,
             kv_cells: self.shape.kv_cells,
             kv_cells_in_use: cells.in_use,
             kv_cells_cached: cells.cached,
             saved_prefix_bytes: self.saved.bytes(),
+            disk_prefix_bytes: self.disk.as_ref().map_or(0, PrefixDisk::bytes),
             ..self.stats
         }
     }
 
+    fn rest(&mut self, clock: &dyn Fn() -> Duration) -> bool {
+        self.take_files(clock);
+        self.write_all() && self.disk.as_ref().is_some_and(|disk| !disk.is_failing())
+    }
+
+    fn finish_writing(&mut self, clock: &dyn Fn() -> Duration, until: Duration) {
+        self.write_until(clock, until);
+    }
+
     fn step(&mut self, clock: &dyn Fn() -> Duration, emit: Emit<'_>) {
         self.drop_cancelled(emit);
-        self.fill_slots(emit);
+        self.take_files(clock);
+        self.fill_slots(clock, emit);
         self.follow_leaders();
         self.make_room();
         let mut shares = self.plan();
         if shares.is_empty() {
-            return;
+            return self.wait_for_file();
         }
         self.draft(&mut shares);
         self.collect_rows(&shares);

@@ -10,11 +10,13 @@ use flotilla_listeners::systemd::notify_stopping;
 use inference_protocol::time::unix_seconds;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::commands::serve::options::ServeOptions;
 use crate::engine::client::EngineClient;
+use crate::engine::prefix_disk::FINISH_LIMIT;
 use crate::engine::{supervisor, systemd};
 use crate::serve::join::{JoinContext, LinkedGateways};
 use crate::serve::listener::Port;
@@ -79,14 +81,14 @@ pub(crate) async fn serve(options: ServeOptions) -> Result<(), Failed> {
     }
     stop.cancel();
     tasks.close();
-    let drained = async {
-        tasks.wait().await;
-        engine_stop.cancel();
-        while parts.join_next().await.is_some() {}
-    };
     // Do not wait for clients that hold idle connections open.
-    let _ = tokio::time::timeout(Duration::from_secs(2), drained).await;
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let _ = tokio::time::timeout_at(deadline, tasks.wait()).await;
     engine_stop.cancel();
+    let writes_files = options.launch.options.prefix_disk.is_some();
+    let more = if writes_files { 2 * FINISH_LIMIT } else { Duration::ZERO };
+    let ended = async { while parts.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout_at(deadline + more, ended).await;
     outcome
 }
 

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use inference_core::types::request::{
     EmbedRequest, EngineStats, Event, GenerateRequest, RequestId, Tenant, TextQuery, Work,
@@ -94,7 +95,11 @@ pub(crate) struct Totals {
     pub steps: u64,
     /// Prompt tokens served from the cache.
     pub cached_tokens: u64,
-    /// Requests that began with a saved prefix.
+    /// Requests that began with a prefix from the disk.
+    pub disk_prefixes: u64,
+    /// Prompt tokens of these prefixes.
+    pub disk_tokens: u64,
+    /// Requests that began with a prefix saved in memory.
     pub restored_prefixes: u64,
     /// Prompt tokens of these prefixes.
     pub restored_tokens: u64,
@@ -300,6 +305,12 @@ impl EngineClient {
         }
     }
 
+    /// Has the engine write what should survive a restart, and exit.
+    pub(crate) fn stop_engine(&self, limit: Duration) {
+        self.lock().commands.push(Command::Stop(limit));
+        self.0.commands_ready.notify_one();
+    }
+
     fn cancel(&self, id: RequestId) {
         let inner = self.lock();
         if inner.in_flight.contains_key(&id) {
@@ -333,6 +344,8 @@ impl Inner {
             accepted_tokens: self.totals.accepted_tokens + self.stats.accepted_tokens,
             steps: self.totals.steps + self.stats.steps,
             cached_tokens: self.totals.cached_tokens + self.stats.cached_tokens,
+            disk_prefixes: self.totals.disk_prefixes + self.stats.disk_prefixes,
+            disk_tokens: self.totals.disk_tokens + self.stats.disk_tokens,
             restored_prefixes: self.totals.restored_prefixes + self.stats.restored_prefixes,
             restored_tokens: self.totals.restored_tokens + self.stats.restored_tokens,
             evictions: self.totals.evictions + self.stats.evictions,

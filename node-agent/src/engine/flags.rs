@@ -237,6 +237,7 @@ impl EngineFlags {
             flash_attention: attention.value,
             prefix_cache: !self.no_prefix_cache,
             saved_prefix_bytes: sizes.saved_prefix_bytes,
+            prefix_disk: None,
             speculation: !self.no_speculation,
             pooling: self.pooling,
             threads: threads.value,

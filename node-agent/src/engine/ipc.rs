@@ -4,6 +4,7 @@
 //! socketpair is its standard input: end-of-file tells either side that the other is gone.
 
 use std::io::{self, Read};
+use std::time::Duration;
 
 use inference_core::text::output::Format;
 use inference_core::types::model::ModelSizes;
@@ -23,6 +24,8 @@ pub(crate) enum Command {
     /// Submits work; its events carry this id.
     Submit(RequestId, Work),
     Cancel(RequestId),
+    /// Write what should survive a restart, for no longer than this, and exit.
+    Stop(Duration),
 }
 
 /// Reports from the engine to the agent.
@@ -35,6 +38,8 @@ pub(crate) enum Report {
     /// An event of a request.
     Event(RequestId, Event),
     Stats(EngineStats),
+    /// Prefixes are not saved on disk, with the reason.
+    PrefixesNotSaved(String),
 }
 
 /// Properties of a running engine.

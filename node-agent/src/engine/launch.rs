@@ -9,6 +9,7 @@ use crate::engine::flags::tuned::Tuned;
 use crate::engine::flags::{EngineFlags, SettingsError};
 use crate::engine::model_files::{ModelFileError, ModelFiles};
 use crate::engine::options::EngineOptions;
+use crate::engine::prefix_disk::PrefixDiskOptions;
 use crate::engine::template::TemplateChoice;
 use crate::engine::tuning::TuneJob;
 
@@ -70,6 +71,12 @@ impl Launch {
         self
     }
 
+    /// Lets the engine keep saved prefixes on disk.
+    pub(crate) fn with_prefix_disk(mut self, disk: Option<PrefixDiskOptions>) -> Self {
+        self.options.prefix_disk = disk;
+        self
+    }
+
     /// Like [`Self::new`] with settings tuned for this machine. With `measure`, tunes first if no
     /// settings are stored.
     pub(crate) fn tuned(
@@ -90,14 +97,14 @@ impl Launch {
             return Ok(self);
         }
         let options = options(&files, &self.flags, self.kernel, false)?;
-        let template = self.options.template.clone();
+        let EngineOptions { template, prefix_disk, .. } = self.options.clone();
         tracing::warn!(
             file = %options.model.display(),
             before = %self.options.digest,
             digest = %options.digest,
             "the model file was replaced"
         );
-        Ok(Self { options, ..self }.with_template(template))
+        Ok(Self { options, ..self }.with_template(template).with_prefix_disk(prefix_disk))
     }
 }
 

@@ -170,7 +170,7 @@ pub(crate) fn load_confined(
     mode: LoadMode,
 ) -> Result<Weights, String> {
     let files = ModelFiles::open(model).map_err(|e| e.to_string())?;
-    sandbox::confine(sandbox, files.parts())?;
+    sandbox::confine(sandbox, files.parts(), None)?;
     register(kernel);
     Weights::load(&files.open_paths(), mode).map_err(|e| e.to_string())
 }

@@ -8,6 +8,7 @@ use inference_core::model_file::memory_plan::LoadMode;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::model_files::digest::Fingerprint;
+use crate::engine::prefix_disk::PrefixDiskOptions;
 use crate::engine::sandbox::SandboxMode;
 use crate::engine::template::TemplateChoice;
 
@@ -33,6 +34,8 @@ pub(crate) struct EngineOptions {
     pub prefix_cache: bool,
     /// Memory for saved prefixes.
     pub saved_prefix_bytes: u64,
+    /// Files of saved prefixes, if there are any.
+    pub prefix_disk: Option<PrefixDiskOptions>,
     /// Compute draft tokens along with the last one, where that is faster.
     pub speculation: bool,
     /// Pooling type for an embedding model whose file does not give it.
@@ -55,4 +58,35 @@ pub(crate) struct EngineOptions {
     pub planned_bytes: Option<u64>,
     /// The chat template, if not the model file's.
     pub template: TemplateChoice,
+}
+
+#[cfg(test)]
+impl EngineOptions {
+    /// Options for tests.
+    pub(crate) fn made_up() -> Self {
+        Self {
+            model: PathBuf::from("model.gguf"),
+            digest: "0".repeat(64).parse().unwrap(),
+            sandbox: SandboxMode::Auto,
+            kernel: Kernel::Baseline,
+            slots: 4,
+            context_tokens: 1024,
+            kv_cells: 4096,
+            prefix_cache: true,
+            saved_prefix_bytes: 1 << 20,
+            prefix_disk: None,
+            speculation: true,
+            pooling: None,
+            kv_type: KvType::F16,
+            flash_attention: FlashAttention::Auto,
+            load: LoadMode::Mmap,
+            huge_pages: false,
+            cpus: None,
+            threads: 1,
+            batch_rows: 512,
+            poll: 50,
+            planned_bytes: None,
+            template: TemplateChoice::default(),
+        }
+    }
 }

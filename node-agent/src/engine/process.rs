@@ -6,11 +6,11 @@
 //! process exits at once. It confines itself ([`sandbox`]) before it starts a second thread.
 
 use std::collections::HashMap;
-use std::io::{self, BufReader, BufWriter, Write};
+use std::io::{self, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use inference_core::llama::{
     ContextOptions, EmbedOptions, LlamaEmbedder, LlamaModel, LlamaTokenizer, LoadError, Pooling,
@@ -18,7 +18,7 @@ use inference_core::llama::{
 };
 use inference_core::prepare::{IsWanted, Lane, PrepareError, Prepared, Preparer, RerankTemplate};
 use inference_core::scheduler::embed::{EmbedEngine, EmbedJob};
-use inference_core::scheduler::engine_thread::{self, EngineHandle, Listener};
+use inference_core::scheduler::engine_thread::{self, EngineHandle, Finisher, Listener};
 use inference_core::scheduler::sequence::{CancelFlag, Job};
 use inference_core::scheduler::step::Engine;
 use inference_core::text::chat_template::{ChatTemplate, SpecialTokens};
@@ -28,18 +28,21 @@ use inference_core::types::request::{
 };
 
 use crate::engine::affinity::stay_on;
-use crate::engine::ipc::{
-    Command, EngineFacts, ModelFacts, Report, TemplateFacts, encode, read_frame,
-};
+use crate::engine::ipc::{Command, EngineFacts, ModelFacts, Report, TemplateFacts, read_frame};
 use crate::engine::model_files::ModelFiles;
 use crate::engine::model_files::digest::Fingerprint;
 use crate::engine::options::EngineOptions;
+use crate::engine::prefix_disk;
 use crate::engine::sandbox::{self, Sandbox, escape};
 
 mod inbox;
+mod prefixes;
+mod reports;
 mod watch;
 
 use inbox::{Inbox, Submit};
+use prefixes::Prefixes;
+use reports::write_reports;
 use watch::{CHANGED, watch};
 
 /// Maximum requests waiting for a slot. A gateway sends requests only to free slots, so these come
@@ -63,6 +66,7 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
     }
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let model = open(&options);
+    let finisher = Arc::default();
     let (reports, outbox) = sync_channel(REPORTS_MAX);
     let inbox = Arc::new(Inbox::default());
     let flags = Flags::default();
@@ -71,9 +75,10 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
         .name("reports".into())
         .spawn(move || write_reports(writer, &outbox))?;
     match model {
-        Ok((files, sandbox)) => {
+        Ok((files, sandbox, prefixes)) => {
             let (reports, flags, submits) = (reports.clone(), flags.clone(), inbox.clone());
-            let prompts = Prompts { options, sandbox, reports, flags };
+            let finisher = Arc::clone(&finisher);
+            let prompts = Prompts { options, sandbox, prefixes, reports, flags, finisher };
             std::thread::Builder::new()
                 .name("prompts".into())
                 .spawn(move || prompts.run(files, &submits))?;
@@ -81,19 +86,28 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
         // The agent kills this process as soon as it receives this.
         Err(why) => drop(reports.send(Report::LoadFailed(why))),
     }
-    let read = read_commands(socket, &inbox, &reports, &flags);
+    let read = read_commands(socket, &inbox, &reports, &flags, &finisher);
     end_process();
     read
 }
 
-/// Opens the model's files, if they are the intended ones, and confines this process to them.
-fn open(options: &EngineOptions) -> Result<(ModelFiles, Sandbox), String> {
+/// Opens the model's files, if they are the intended ones, and the folder of saved prefixes, and
+/// confines this process to them.
+fn open(options: &EngineOptions) -> Result<(ModelFiles, Sandbox, Prefixes), String> {
     let files = ModelFiles::open(&options.model).map_err(|e| e.to_string())?;
     if files.digest() != options.digest {
         return Err("the model file was replaced while the engine started".into());
     }
-    let sandbox = sandbox::confine(options.sandbox, files.parts())?;
-    Ok((files, sandbox))
+    let prefixes = prefix_disk::open(options);
+    let folder = prefixes.iter().flatten().map(|(folder, _)| folder.handle()).next();
+    let sandbox = sandbox::confine(options.sandbox, files.parts(), folder)?;
+    let prefixes = match &prefixes {
+        Ok(Some(_)) if !sandbox.allows_writing() => {
+            Err("the engine's sandbox needs Landlock for it, or --sandbox off".into())
+        }
+        _ => prefixes,
+    };
+    Ok((files, sandbox, prefixes))
 }
 
 fn read_commands(
@@ -101,6 +115,7 @@ fn read_commands(
     inbox: &Inbox,
     reports: &SyncSender<Report>,
     flags: &Flags,
+    finisher: &OnceLock<Finisher<Job>>,
 ) -> io::Result<()> {
     let mut reader = BufReader::new(socket);
     while let Some(command) = read_frame(&mut reader)? {
@@ -112,6 +127,12 @@ fn read_commands(
                 for id in inbox.push(submit).err().into_iter().flatten() {
                     finish(reports, flags, id, Event::Failed(Failure::QueueFull));
                 }
+            }
+            Command::Stop(limit) => {
+                if let Some(finisher) = finisher.get() {
+                    finisher.finish_writing(limit);
+                }
+                return Ok(());
             }
             Command::Cancel(id) => {
                 if let Some(flag) = lock(flags).get(&id) {
@@ -137,34 +158,6 @@ fn finish(reports: &SyncSender<Report>, flags: &Flags, id: RequestId, last: Even
     let _ = reports.send(Report::Event(id, last));
 }
 
-fn write_reports(socket: UnixStream, outbox: &Receiver<Report>) {
-    let mut writer = BufWriter::new(socket);
-    while let Ok(report) = outbox.recv() {
-        let mut next = Some(report);
-        // One system call for all reports that are ready.
-        while let Some(report) = next {
-            if write_report(&mut writer, report).is_err() {
-                return;
-            }
-            next = outbox.try_recv().ok();
-        }
-        if writer.flush().is_err() {
-            return;
-        }
-    }
-}
-
-/// A report that is too large for a frame fails only its own request.
-fn write_report(writer: &mut impl Write, report: Report) -> io::Result<()> {
-    let frame = match (encode(&report), report) {
-        (Err(_), Report::Event(id, _)) => {
-            encode(&Report::Event(id, Event::Failed(Failure::TooLarge)))?
-        }
-        (frame, _) => frame?,
-    };
-    writer.write_all(&frame)
-}
-
 /// Ends the process when a thread panics: an engine without one of its threads serves no one, while
 /// one that is gone is restarted.
 struct ExitOnPanic;
@@ -187,12 +180,15 @@ fn end_process() {
 struct Prompts {
     options: EngineOptions,
     sandbox: Sandbox,
+    prefixes: Prefixes,
+    /// Set if there is anything to be written when the engine stops.
+    finisher: Arc<OnceLock<Finisher<Job>>>,
     reports: SyncSender<Report>,
     flags: Flags,
 }
 
 impl Prompts {
-    fn run(self, mut files: ModelFiles, inbox: &Inbox) {
+    fn run(mut self, mut files: ModelFiles, inbox: &Inbox) {
         let _exit = ExitOnPanic;
         let (preparer, running) = match self.load(&mut files) {
             Ok(loaded) => loaded,
@@ -264,7 +260,7 @@ impl Prompts {
     }
 
     /// Loads the model and reports that, unless its files were changed meanwhile.
-    fn load(&self, files: &mut ModelFiles) -> Result<(Preparer, Running), String> {
+    fn load(&mut self, files: &mut ModelFiles) -> Result<(Preparer, Running), String> {
         let loaded = self.load_weights(files).map_err(|e| e.to_string())?;
         let Loaded { preparer, running, sizes, digest, speculates } = loaded;
         let embeds = matches!(running, Running::Embeds { .. });
@@ -297,7 +293,7 @@ impl Prompts {
         Ok((preparer, running))
     }
 
-    fn load_weights(&self, files: &ModelFiles) -> Result<Loaded, LoadError> {
+    fn load_weights(&mut self, files: &ModelFiles) -> Result<Loaded, LoadError> {
         register(self.options.kernel);
         let weights = Weights::load(&files.open_paths(), self.options.load)?;
         let pooling = self.options.pooling.or_else(|| weights.pooling());
@@ -324,7 +320,9 @@ impl Prompts {
     }
 
     /// Returns as well whether it may compute several tokens of a response at once.
-    fn start_generator(&self, weights: &Weights) -> Result<(Running, bool), LoadError> {
+    fn start_generator(&mut self, weights: &Weights) -> Result<(Running, bool), LoadError> {
+        let prefixes = std::mem::replace(&mut self.prefixes, Ok(None));
+        let disk = prefixes::start(prefixes, &self.options, &self.reports);
         let context = ContextOptions {
             slots: self.options.slots,
             context_tokens: self.options.context_tokens,
@@ -338,10 +336,18 @@ impl Prompts {
             poll: self.options.poll,
         };
         let model = LlamaModel::new(weights.clone(), context)?;
-        let engine = Engine::new(model, QUEUE_MAX).with_speculation(self.options.speculation);
+        let mut engine = Engine::new(model, QUEUE_MAX).with_speculation(self.options.speculation);
         let speculates = engine.speculates();
-        let engine = engine_thread::start(engine, self.reporter());
-        Ok((Running::Generates(engine.map_err(no_thread)?), speculates))
+        let writes_files = disk.is_some();
+        if let Some(disk) = disk {
+            engine = prefixes::add(engine, disk);
+        }
+        let engine = engine_thread::start(engine, self.reporter()).map_err(no_thread)?;
+        if writes_files {
+            // It is set once.
+            let _ = self.finisher.set(engine.finisher());
+        }
+        Ok((Running::Generates(engine), speculates))
     }
 
     fn start_embedder(&self, weights: &Weights, pooling: Pooling) -> Result<Running, LoadError> {

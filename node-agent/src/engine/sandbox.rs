@@ -1,8 +1,9 @@
 //! Confines a process that parses a model file, because llama.cpp reads untrusted files.
 //!
 //! Landlock ([`files`]) allows only reading the open model files, and seccomp ([`calls`]) only the
-//! system calls that computing needs: no network, no other program, no writing to files. Both are
-//! set once, before there is a second thread, and cannot be undone.
+//! system calls that computing needs: no network, no other program, no writing to files. With saved
+//! prefixes on disk, files in their folder may be created, read, renamed and deleted as well. Both
+//! are set once, before there is a second thread, and cannot be undone.
 
 pub(crate) mod calls;
 pub(crate) mod escape;
@@ -74,6 +75,11 @@ impl Sandbox {
     /// No sandbox.
     pub(crate) const OFF: Self = Self { files: Part::Off, system_calls: Part::Off };
 
+    /// True if the process may write to the folder that it was confined to.
+    pub(crate) fn allows_writing(&self) -> bool {
+        !matches!(self.files, Part::Missing(_))
+    }
+
     /// Each part and its name.
     pub(crate) fn parts(&self) -> [(&'static str, &Part); 2] {
         [("files", &self.files), ("system_calls", &self.system_calls)]
@@ -102,19 +108,25 @@ impl std::fmt::Display for Sandbox {
     }
 }
 
-/// Confines this process, which can then read only `readable`.
+/// Confines this process, which can then read only `readable`, and use only the files in `folder`.
+/// Without Landlock it cannot write anywhere, because nothing would confine it to the folder.
 ///
 /// # Errors
 /// With [`SandboxMode::On`], if a part is unavailable.
-pub(crate) fn confine(mode: SandboxMode, readable: &[File]) -> Result<Sandbox, String> {
+pub(crate) fn confine(
+    mode: SandboxMode,
+    readable: &[File],
+    folder: Option<&File>,
+) -> Result<Sandbox, String> {
     if mode == SandboxMode::Off {
         return Ok(Sandbox::OFF);
     }
     let sandbox = match is_single_threaded() {
         Ok(()) => {
             // In this order, because the seccomp filter rejects Landlock's system calls.
-            let files = Part::of(files::confine(readable));
-            Sandbox { files, system_calls: Part::of(calls::confine()) }
+            let files = Part::of(files::confine(readable, folder));
+            let writes_files = folder.is_some() && files == Part::On;
+            Sandbox { files, system_calls: Part::of(calls::confine(writes_files)) }
         }
         Err(why) => Sandbox { files: Part::Missing(why.clone()), system_calls: Part::Missing(why) },
     };
@@ -153,11 +165,11 @@ mod tests {
         // This process has other threads: those of the test harness.
         let (other, end) = std::sync::mpsc::sync_channel::<()>(0);
         let thread = std::thread::spawn(move || assert!(end.recv().is_err()));
-        let sandbox = confine(SandboxMode::Auto, &[]).unwrap();
+        let sandbox = confine(SandboxMode::Auto, &[], None).unwrap();
         assert!(sandbox.missing().unwrap().contains("threads"), "{sandbox:?}");
         assert_eq!(sandbox.to_string(), "none");
-        assert!(confine(SandboxMode::On, &[]).unwrap_err().contains("--sandbox auto"));
-        assert_eq!(confine(SandboxMode::Off, &[]), Ok(Sandbox::OFF));
+        assert!(confine(SandboxMode::On, &[], None).unwrap_err().contains("--sandbox auto"));
+        assert_eq!(confine(SandboxMode::Off, &[], None), Ok(Sandbox::OFF));
         drop(other);
         thread.join().unwrap();
     }

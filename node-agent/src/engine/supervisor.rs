@@ -23,6 +23,7 @@ use crate::engine::client::EngineClient;
 use crate::engine::ipc::{Command, Report, decode, encode, frame_length};
 use crate::engine::launch::{Launch, LaunchError};
 use crate::engine::options::EngineOptions;
+use crate::engine::prefix_disk::FINISH_LIMIT;
 use crate::engine::systemd;
 use crate::types::backoff::Backoff;
 use crate::types::executable;
@@ -31,6 +32,8 @@ use crate::types::executable;
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 const RESTART_MIN: Duration = Duration::from_millis(50);
 const RESTART_MAX: Duration = Duration::from_secs(5);
+/// How much longer than its limit a stopping engine may take.
+const FINISH_SLACK: Duration = Duration::from_millis(500);
 /// How long a killed engine may take to exit.
 const REAP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -107,10 +110,10 @@ async fn keep_running(
     let mut was_ready = false;
     loop {
         let begun = Instant::now();
-        let mut end = tokio::select! {
-            end = run_once(&launch.options, client, &mut was_ready) => end,
-            () = stop.cancelled() => return Ok(()),
-        };
+        let mut end = run_once(&launch.options, client, &mut was_ready, &stop).await;
+        if stop.is_cancelled() {
+            return Ok(());
+        }
         if !was_ready {
             let digest = launch.options.digest;
             match renew(&launch).await {
@@ -154,6 +157,7 @@ async fn run_once(
     options: &EngineOptions,
     client: &EngineClient,
     was_ready: &mut bool,
+    stop: &CancellationToken,
 ) -> EngineExit {
     let (mut child, socket) = match spawn(options) {
         Ok(spawned) => spawned,
@@ -166,12 +170,26 @@ async fn run_once(
         () = watchdog::wait_until_hung(pid, client) => Some(EngineExit::Hung),
         end = read_reports(reader, client, was_ready) => end,
         error = write_commands(writer, client) => Some(EngineExit::Write(error)),
+        () = stop_engine(stop, client, options.prefix_disk.is_some()) => None,
     };
     let _ = child.start_kill();
+    if stop.is_cancelled() {
+        return EngineExit::Closed;
+    }
     match (end, timeout(REAP_TIMEOUT, child.wait()).await) {
         (Some(end), _) => end,
         (None, Ok(Ok(status))) => EngineExit::Exited(Some(status)),
         (None, _) => EngineExit::Closed,
+    }
+}
+
+/// Returns when the engine should be gone: at `stop`, or after it had time to write to its files.
+async fn stop_engine(stop: &CancellationToken, client: &EngineClient, has_files: bool) {
+    stop.cancelled().await;
+    if has_files {
+        client.stop_engine(FINISH_LIMIT);
+        // It exits by itself, which ends its connection.
+        tokio::time::sleep(FINISH_LIMIT + FINISH_SLACK).await;
     }
 }
 
@@ -235,6 +253,9 @@ async fn read_reports(
             Ok(Some(Report::LoadFailed(why))) => return Some(EngineExit::LoadFailed(why)),
             Ok(Some(Report::Event(id, event))) => client.deliver(id, event),
             Ok(Some(Report::Stats(stats))) => client.set_stats(stats),
+            Ok(Some(Report::PrefixesNotSaved(reason))) => {
+                tracing::warn!(reason, "prefixes are not saved on disk");
+            }
             Err(e) => return Some(EngineExit::Read(e)),
         }
     }
@@ -271,7 +292,7 @@ async fn write_commands(mut writer: OwnedWriteHalf, client: &EngineClient) -> st
                 (Err(_), Command::Submit(id, _)) => {
                     client.deliver(id, Event::Failed(Failure::TooLarge));
                 }
-                (Err(e), Command::Cancel(_)) => return e,
+                (Err(e), Command::Cancel(_) | Command::Stop(_)) => return e,
             }
         }
         if let Err(e) = writer.write_all(&wire).await {

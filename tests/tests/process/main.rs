@@ -40,6 +40,7 @@ mod operate;
 mod parameters;
 mod peer_parameters;
 mod picture;
+mod prefix_disk;
 mod preparing;
 mod proxies;
 mod pull;

@@ -77,7 +77,8 @@ impl Outside {
         let usual = ["serve", "--model", &model, "--listen", "127.0.0.1:0", "--threads", "1"];
         let usual = [&usual[..], &["--model-name", "flotilla-demo"]].concat();
         let all = [&usual[..], &["--sandbox", sandbox], more].concat();
-        let variables = [("FLOTILLA_FAULT_ESCAPE", &wanted.to_string()[..])];
+        let (wanted, cache) = (wanted.to_string(), self.path("cache"));
+        let variables = [("FLOTILLA_FAULT_ESCAPE", &wanted[..]), ("FLOTILLA_CACHE_DIR", &cache)];
         let server = Server::start_with("flotilla-agent", &all, &variables);
         let client = Client::new(server.address(), None);
         let agent = Agent { server, client };
@@ -123,6 +124,28 @@ async fn an_engine_that_tries_to_break_out_gets_nowhere_and_goes_on_serving() {
         assert_eq!(agent.engine(), engine, "the same engine serves");
         assert_eq!(agent.metric("node_engine_restarts_total").await, 0.0);
     }
+}
+
+#[tokio::test]
+async fn an_engine_that_saves_prefixes_on_disk_writes_to_nothing_else() {
+    if !can_confine() {
+        return;
+    }
+    let outside = Outside::new();
+    let (mut agent, refused) = outside.attempts("on", &["--prefix-disk-mib", "64"]).await;
+    assert!(refused.len() >= 15, "{refused:?}");
+    for (attempt, result) in &refused {
+        assert_ne!(result, "succeeded", "{attempt}");
+    }
+    for attempt in ["become another program", "start another program", "connect to a TCP port"] {
+        assert!(refused[attempt].contains("os error 38"), "{attempt}: {refused:?}");
+    }
+    let long = format!("{QUESTION} {}", "Count again. ".repeat(20));
+    assert_eq!(agent.client.chat(&chat(&long)).await.status, 200);
+    agent.server.signal(rustix::process::Signal::TERM);
+    assert_eq!(agent.server.ended().await, Some(0));
+    let files = std::fs::read_dir(outside.path("cache/prefixes")).unwrap().count();
+    assert_eq!(files, 1, "{}", agent.server.log());
 }
 
 #[tokio::test]

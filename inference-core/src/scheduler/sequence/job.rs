@@ -54,6 +54,11 @@ impl Job {
     pub(crate) fn prefix_owner(&self) -> Tenant {
         self.options.prefix_group.unwrap_or(self.tenant)
     }
+
+    /// True if it may begin with a cached prefix: nothing is known of the logits of one.
+    pub(crate) fn uses_prefixes(&self) -> bool {
+        self.options.uses_cache && !self.options.prompt_logprobs
+    }
 }
 
 /// A constraint on the response.

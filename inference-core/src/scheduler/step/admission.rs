@@ -1,6 +1,8 @@
 //! Admission: decides who gets a slot and KV cells, who waits for a prefix that another sequence
 //! computes, and who is preempted when there are too few cells.
 
+use std::time::Duration;
+
 use super::Engine;
 use crate::scheduler::engine_thread::Emit;
 use crate::scheduler::kv_pool::{Opened, common};
@@ -26,6 +28,7 @@ impl<M: Model> Engine<M> {
             wanted
         };
         self.queue.retain(&mut wanted);
+        self.file_waits.retain(&mut wanted);
         self.next = self.next.take().filter(&mut wanted);
         self.preempted.retain(|sequence| {
             let wanted = !sequence.cancel.is_set();
@@ -46,7 +49,7 @@ impl<M: Model> Engine<M> {
 
     /// Gives free slots to preempted sequences, oldest first, and then to new requests, as far as
     /// there are KV cells.
-    pub(super) fn fill_slots(&mut self, emit: Emit<'_>) {
+    pub(super) fn fill_slots(&mut self, clock: &dyn Fn() -> Duration, emit: Emit<'_>) {
         while let Some(slot) = self.slots.iter().position(Option::is_none) {
             let oldest = (0..self.preempted.len()).min_by_key(|i| self.preempted[*i].arrival);
             let mut sequence = match oldest {
@@ -63,7 +66,7 @@ impl<M: Model> Engine<M> {
                     let waiting = &self.preempted[i];
                     return self.pool.protect(waiting.prefix_owner, waiting.tokens());
                 }
-                None => match self.next_job(emit) {
+                None => match self.next_job(clock, emit) {
                     Some(sequence) => sequence,
                     None => return,
                 },
@@ -75,9 +78,16 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    fn next_job(&mut self, emit: Emit<'_>) -> Option<Sequence> {
+    fn next_job(&mut self, clock: &dyn Fn() -> Duration, emit: Emit<'_>) -> Option<Sequence> {
         loop {
-            let job = self.next.take().or_else(|| self.queue.pop())?;
+            let job = match self.next.take().or_else(|| self.file_waits.take_ready()) {
+                Some(job) => job,
+                None => {
+                    let job = self.queue.pop()?;
+                    let Some(job) = self.await_file(job, clock) else { continue };
+                    job
+                }
+            };
             if !self.has_cells_for(job.prefix_owner(), &job.tokens, job.options.uses_cache) {
                 self.pool.protect(job.prefix_owner(), &job.tokens);
                 self.next = Some(job);

@@ -10,7 +10,15 @@ use crate::types::request::{Tenant, Token};
 const COUNT_MAX: usize = 256;
 
 /// A state, shared with whoever restores it or writes it to a file.
-pub(crate) type State = Arc<Box<[u8]>>;
+pub(super) type State = Arc<Box<[u8]>>;
+
+/// A saved state.
+#[derive(Debug)]
+pub(super) struct Saved {
+    pub(super) state: State,
+    /// True until a prompt has begun with what was read from a file.
+    is_fresh: bool,
+}
 
 /// A state that a prompt can begin with.
 #[derive(Debug)]
@@ -20,20 +28,22 @@ pub(super) struct Source {
     /// Tokens of the state, which is cut after those of the prompt.
     pub(super) held: Arc<[Token]>,
     pub(super) state: State,
+    /// True if this prompt is the first to begin with what was read from a file.
+    pub(super) from_disk: bool,
 }
 
 /// The saved states.
 #[derive(Debug)]
 pub(super) struct SavedStates {
-    all: SavedPrefixes<State>,
+    all: SavedPrefixes<Saved>,
     /// True if a restored sequence can lose all but its first tokens.
     can_cut: bool,
-    dropped: Vec<Prefix<State>>,
+    dropped: Vec<Prefix<Saved>>,
 }
 
 impl SavedStates {
-    pub(super) fn new(bytes_max: usize, can_cut: bool) -> Self {
-        Self { all: SavedPrefixes::new(bytes_max as u64, COUNT_MAX), can_cut, dropped: Vec::new() }
+    pub(super) fn new(bytes_max: u64, can_cut: bool) -> Self {
+        Self { all: SavedPrefixes::new(bytes_max, COUNT_MAX), can_cut, dropped: Vec::new() }
     }
 
     /// Bytes of all states and their tokens.
@@ -68,8 +78,9 @@ impl SavedStates {
                 (found.tokens.len() as u32, found)
             }
         };
-        let (held, state) = (found.tokens.clone(), found.payload.clone());
-        Some(Source { tokens: covered, held, state })
+        let from_disk = std::mem::take(&mut found.payload.is_fresh);
+        let (held, state) = (found.tokens.clone(), found.payload.state.clone());
+        Some(Source { tokens: covered, held, state, from_disk })
     }
 
     /// True if a state of these tokens would add little to what is saved. Counts as a use of that.
@@ -82,11 +93,31 @@ impl SavedStates {
     }
 
     /// Saves a state, in place of those that it continues if it can be cut.
-    pub(super) fn insert(&mut self, tenant: Tenant, tokens: &[Token], state: Box<[u8]>) {
+    pub(super) fn insert(&mut self, tenant: Tenant, tokens: Arc<[Token]>, state: Box<[u8]>) {
+        self.add(tenant, tokens, state, false);
+    }
+
+    /// Saves a state that was read from a file.
+    pub(super) fn insert_read(&mut self, tenant: Tenant, tokens: Arc<[Token]>, state: Box<[u8]>) {
+        self.all.remove(tenant, &tokens);
+        self.add(tenant, tokens, state, true);
+    }
+
+    fn add(&mut self, tenant: Tenant, tokens: Arc<[Token]>, state: Box<[u8]>, is_fresh: bool) {
         let bytes = state.len() as u64;
-        while self.can_cut && self.all.take_covered(tenant, tokens).is_some() {}
-        self.all.insert(Prefix::new(tenant, tokens, Arc::new(state), bytes), &mut self.dropped);
-        self.dropped.clear();
+        while self.can_cut && self.all.take_covered(tenant, &tokens).is_some() {}
+        let saved = Saved { state: Arc::new(state), is_fresh };
+        self.all.insert(Prefix::new(tenant, tokens, saved, bytes), &mut self.dropped);
+    }
+
+    /// What was dropped since the last call.
+    pub(super) fn take_dropped(&mut self) -> Vec<Prefix<Saved>> {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// All states, the most recently used first.
+    pub(super) fn by_use(&self) -> Vec<&Prefix<Saved>> {
+        self.all.by_use()
     }
 
     /// Drops a state that cannot be restored.

@@ -52,14 +52,21 @@ impl<M: Model> Engine<M> {
         self.evict_for(held);
         if held > self.pool.cells().free || !self.model.restore(seq, &source.state) {
             self.saved.remove(sequence.prefix_owner, &source.held);
+            if let Some(disk) = &mut self.disk {
+                disk.forget(sequence.prefix_owner, &source.held);
+            }
             return false;
         }
         if source.tokens < held {
             self.model.truncate(seq, source.tokens);
         }
         self.pool.append(seq, &source.held[..source.tokens as usize]);
-        self.stats.restored_prefixes += 1;
-        self.stats.restored_tokens += u64::from(source.tokens);
+        let (count, tokens) = match source.from_disk {
+            true => (&mut self.stats.disk_prefixes, &mut self.stats.disk_tokens),
+            false => (&mut self.stats.restored_prefixes, &mut self.stats.restored_tokens),
+        };
+        *count += 1;
+        *tokens += u64::from(source.tokens);
         true
     }
 
@@ -72,7 +79,8 @@ impl<M: Model> Engine<M> {
         }
         let held = tokens.len() as u32;
         if let Some(state) = self.model.save(evicted.seq, held, self.saved.bytes_max()) {
-            self.saved.insert(tenant, tokens, state);
+            self.saved.insert(tenant, tokens.into(), state);
+            self.spill();
         }
     }
 
@@ -128,7 +136,8 @@ impl<M: Model> Engine<M> {
             return;
         }
         if let Some(state) = self.model.save(sequence.seq, held, self.saved.bytes_max()) {
-            self.saved.insert(sequence.prefix_owner, tokens, state);
+            self.saved.insert(sequence.prefix_owner, tokens.into(), state);
+            self.spill();
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::types::model::Tokenizer;
 use crate::types::request::{Options, RequestId, Tenant};
 
 mod evicted;
+mod files;
 mod limits;
 mod prompt_logprobs;
 mod resume;

@@ -324,6 +324,12 @@ pub struct EngineStats {
     pub restored_prefixes: u64,
     /// Prompt tokens of these prefixes.
     pub restored_tokens: u64,
+    /// Size of the files of saved prefixes, in bytes.
+    pub disk_prefix_bytes: u64,
+    /// Sequences that began with a prefix read from a file since the start.
+    pub disk_prefixes: u64,
+    /// Prompt tokens of these prefixes.
+    pub disk_tokens: u64,
     /// Kept prefixes that were evicted since the start.
     pub evictions: u64,
     /// Preemptions since the start.

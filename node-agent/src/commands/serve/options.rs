@@ -15,12 +15,16 @@ use crate::commands::model;
 use crate::commands::pull::reference::Reference;
 use crate::engine::flags::EngineFlags;
 use crate::engine::launch::Launch;
+use crate::engine::prefix_disk;
 use crate::engine::template::{TemplateChoice, TemplateFlags};
 use crate::serve::join::Gateway;
 use crate::serve::join::flags::JoinFlags;
 use crate::serve::metrics::compat::Names;
 use crate::types::exit::Failed;
 use crate::types::key_file::read_key;
+
+/// Maximum disk space for saved prefixes in MiB.
+const PREFIX_DISK_MIB_MAX: u64 = 1 << 24;
 
 /// `serve`
 #[derive(Debug, Args)]
@@ -80,6 +84,11 @@ pub(crate) struct ServeArgs {
     /// start
     #[arg(long, env = "FLOTILLA_TUNE", help_heading = "How the model is run", value_parser = FalseyValueParser::new())]
     pub tune: bool,
+    /// Disk space for saved prefixes in MiB: conversations and system prompts that are not computed
+    /// again after a restart, or when there is no memory for them. The files are in the cache
+    /// folder and hold prompts; 0 saves none, and deletes them
+    #[arg(long, env = "FLOTILLA_PREFIX_DISK_MIB", value_name = "MIB", default_value_t = 0, help_heading = "How the model is run", value_parser = clap::value_parser!(u64).range(..=PREFIX_DISK_MIB_MAX))]
+    pub prefix_disk_mib: u64,
     /// Also serve the metrics under another server's names, at /metrics/llama-server or
     /// /metrics/vllm; comma-separated, or repeated [default: none]
     #[arg(long, env = "FLOTILLA_METRICS_COMPAT", value_name = "SERVER", value_delimiter = ',')]
@@ -176,7 +185,14 @@ impl CheckedArgs {
     ) -> Result<ServeOptions, Failed> {
         let Self { args, model, model_name, listen, key, gateways, name, template } = self;
         let file = file.unwrap_or(model);
+        let disk = prefix_disk::options(args.prefix_disk_mib).map_err(Failed::data)?;
         let launch = Launch::tuned(&file, args.engine, kernel, args.tune).map_err(Failed::data)?;
+        let launch = launch.with_prefix_disk(disk);
+        if launch.options.prefix_disk.is_some() && launch.options.saved_prefix_bytes == 0 {
+            tracing::warn!(
+                "--prefix-disk-mib has no effect: there is no memory for saved prefixes"
+            );
+        }
         Ok(ServeOptions {
             launch: launch.with_template(template),
             allows_chat_template: args.template.allow_chat_template,

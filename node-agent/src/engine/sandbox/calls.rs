@@ -101,6 +101,15 @@ const ALLOWED_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[c_long] = &[];
 
+/// System calls for files in a folder, which Landlock confines to it. `open` with any flags is
+/// allowed as well.
+const FOLDER: &[c_long] =
+    &[libc::SYS_getdents64, libc::SYS_renameat, libc::SYS_renameat2, libc::SYS_unlinkat];
+#[cfg(target_arch = "x86_64")]
+const FOLDER_HERE: &[c_long] = &[libc::SYS_open, libc::SYS_rename, libc::SYS_unlink];
+#[cfg(not(target_arch = "x86_64"))]
+const FOLDER_HERE: &[c_long] = &[];
+
 /// Allowed `prctl` operations: names of threads and of memory, and vector lengths.
 const PRCTL: &[c_int] = &[
     libc::PR_SET_NAME,
@@ -133,9 +142,10 @@ const WRITES: c_int = libc::O_ACCMODE
     | libc::O_APPEND
     | (libc::O_TMPFILE & !libc::O_DIRECTORY);
 
-/// Restricts this thread to the system calls above.
-pub(crate) fn confine() -> Result<(), String> {
-    let program = program(std::process::id()).map_err(|e| format!("seccomp: {e}"))?;
+/// Restricts this thread to the system calls above; those for files in a folder only if it
+/// `writes_files`.
+pub(crate) fn confine(writes_files: bool) -> Result<(), String> {
+    let program = program(std::process::id(), writes_files).map_err(|e| format!("seccomp: {e}"))?;
     seccompiler::apply_filter(&program).map_err(|e| match e {
         seccompiler::Error::Seccomp(e) | seccompiler::Error::Prctl(e) => format!("seccomp: {e}"),
         e => format!("seccomp: {e}"),
@@ -143,13 +153,19 @@ pub(crate) fn confine() -> Result<(), String> {
 }
 
 /// The filter for the process with id `own`.
-fn program(own: u32) -> Result<BpfProgram, BackendError> {
+fn program(own: u32, writes_files: bool) -> Result<BpfProgram, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for call in ALLOWED.iter().chain(ALLOWED_HERE) {
         rules.insert(*call, Vec::new());
     }
     for (call, conditions) in conditional(own.into())? {
         rules.entry(call).or_default().push(SeccompRule::new(conditions)?);
+    }
+    if writes_files {
+        for call in FOLDER.iter().chain(FOLDER_HERE).chain(&[libc::SYS_openat]) {
+            // Without conditions, whatever they were.
+            rules.insert(*call, Vec::new());
+        }
     }
     let (refuse, allow) = (SeccompAction::Errno(REFUSED as u32), SeccompAction::Allow);
     let filter = SeccompFilter::new(rules, refuse, allow, std::env::consts::ARCH.try_into()?)?;

@@ -129,6 +129,11 @@ fn saved_prefixes(builder: &mut MetricsBuilder, snapshot: &Snapshot<'_>) -> Resu
     let tokens = builder.counters("node_saved_prefix_tokens_total", tokens, &["tier"])?;
     hits.with_label_values(&["memory"]).inc_by(totals.restored_prefixes);
     tokens.with_label_values(&["memory"]).inc_by(totals.restored_tokens);
+    hits.with_label_values(&["disk"]).inc_by(totals.disk_prefixes);
+    tokens.with_label_values(&["disk"]).inc_by(totals.disk_tokens);
+    let disk = "Size of the files of saved prefixes (--prefix-disk-mib).";
+    let bytes = i64::try_from(stats.disk_prefix_bytes).unwrap_or(i64::MAX);
+    builder.gauge("node_saved_prefix_disk_bytes", disk)?.set(bytes);
     Ok(())
 }
 

@@ -9,12 +9,12 @@ fn sharing(slots: u32, cells: u32, bytes: usize) -> FakeModel {
 }
 
 /// A prompt of `length` tokens that the model repeats, unlike that of any other topic.
-fn about(topic: u64, length: usize) -> String {
+pub(super) fn about(topic: u64, length: usize) -> String {
     let text = format!("{topic} is what all of this is about, ");
     text.chars().cycle().take(length - 1).chain(['\0']).collect()
 }
 
-fn said(bench: &Bench, id: RequestId, prompt: &str) {
+pub(super) fn said(bench: &Bench, id: RequestId, prompt: &str) {
     assert_eq!(bench.text(id), prompt.trim_end_matches('\0'), "response {id}");
 }
 

@@ -61,7 +61,11 @@ fn run(program: &[sock_filter], call: &Call) -> u32 {
 
 /// True if the call is allowed; otherwise checks that it fails with our error.
 fn is_allowed(number: c_long, arguments: &[u64]) -> bool {
-    let program = program(OWN).unwrap();
+    is_allowed_with(false, number, arguments)
+}
+
+fn is_allowed_with(writes_files: bool, number: c_long, arguments: &[u64]) -> bool {
+    let program = program(OWN, writes_files).unwrap();
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
     let call = Call { number: number as u32, architecture: ARCHITECTURE, arguments: all };
@@ -142,6 +146,32 @@ fn files_are_read_and_never_written() {
 }
 
 #[test]
+fn files_are_written_with_a_folder_for_them_and_nothing_else_is_allowed() {
+    for flags in [libc::O_WRONLY, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, libc::O_RDONLY] {
+        assert!(is_allowed_with(true, libc::SYS_openat, &[0, 0, flags as u64]), "{flags:#x}");
+    }
+    for call in [libc::SYS_unlinkat, libc::SYS_renameat2, libc::SYS_getdents64] {
+        assert!(is_allowed_with(true, call, &[]) && !is_allowed(call, &[]), "{call}");
+    }
+    for call in [
+        libc::SYS_socket,
+        libc::SYS_execve,
+        libc::SYS_linkat,
+        libc::SYS_symlinkat,
+        libc::SYS_mkdirat,
+        libc::SYS_mknodat,
+        libc::SYS_ftruncate,
+        libc::SYS_fchmod,
+        libc::SYS_fchmodat,
+        libc::SYS_fchownat,
+        libc::SYS_flock,
+        libc::SYS_mount,
+    ] {
+        assert!(!is_allowed_with(true, call, &[]), "{call}");
+    }
+}
+
+#[test]
 fn threads_are_started_and_processes_are_not() {
     // The flags that glibc uses for threads, and fork.
     let thread = libc::CLONE_VM
@@ -188,7 +218,7 @@ fn memory_is_data() {
 
 #[test]
 fn system_calls_of_another_architecture_end_the_process() {
-    let program = program(OWN).unwrap();
+    let program = program(OWN, false).unwrap();
     let call = Call { number: 3, architecture: 0x4000_0003, arguments: [0; 6] };
     assert_eq!(run(&program, &call), 0x8000_0000, "32 bits");
 }
