@@ -141,8 +141,10 @@ fn run<E: StepEngine>(
             events.push((id, event));
         });
         let stats = engine.stats();
-        let load_changed =
-            (stats.slots_busy, stats.queued) != (reported.slots_busy, reported.queued);
+        // A response may begin and end in one step, which leaves the load as it was.
+        let load_changed = (stats.slots_busy, stats.queued)
+            != (reported.slots_busy, reported.queued)
+            || events.iter().any(|(_, event)| event.is_last());
         if load_changed || reported_at.elapsed() >= STATS_INTERVAL {
             listener.stats(stats);
             (reported, reported_at) = (stats, Instant::now());

@@ -16,6 +16,14 @@ use crate::types::request::{Tenant, Token};
 /// A shorter prefix is computed again: its state would take as long to copy.
 pub(crate) const TOKENS_MIN: u32 = 64;
 
+/// A state of which most is cut off must cover at least this part of its tokens.
+const USED_PART: u32 = 8;
+
+/// True if a state of `held` tokens is worth a copy that spares `gained` tokens.
+pub(crate) fn is_worth_a_copy(gained: u32, held: u32) -> bool {
+    gained >= held / USED_PART
+}
+
 /// A saved prefix.
 #[derive(Debug, Clone)]
 pub(crate) struct Prefix<P> {

@@ -73,10 +73,10 @@ pub(crate) struct EngineFlags {
     /// Disable the prefix cache: prefill every prompt from its first token
     #[arg(long, env = "FLOTILLA_NO_PREFIX_CACHE", value_parser = FalseyValueParser::new())]
     pub no_prefix_cache: bool,
-    /// Memory for prefixes saved outside the KV cache in MiB: those that it evicts, and all prefixes
-    /// of models whose prompts cannot share KV cells because of sliding windows or a recurrent
-    /// state: Gemma 3, gpt-oss, LFM2, Qwen3.5. 0 saves none [default: a quarter of what the memory
-    /// plan leaves free, at most 1024; for such models half, at most 4096]
+    /// Memory for prefixes saved outside the KV cache in MiB: those that it evicts, and all of
+    /// models whose prompts cannot share KV cells because of sliding windows or a recurrent state
+    /// (Gemma 3, gpt-oss, LFM2, Qwen3.5). 0 saves none [default: a quarter of what the memory plan
+    /// leaves free, at most 1024; for such models half, at most 4096]
     #[arg(long, env = "FLOTILLA_SAVED_PREFIX_MIB", value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=SAVED_PREFIX_MIB_MAX))]
     pub saved_prefix_mib: Option<u64>,
     /// Disable speculative decoding: compute each response one token at a time, even where it

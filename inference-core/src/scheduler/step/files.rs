@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Engine;
 use super::saved_states::SavedStates;
 use crate::scheduler::prefix_disk::{FileId, PrefixDisk, Queued};
-use crate::scheduler::saved_prefixes::TOKENS_MIN;
+use crate::scheduler::saved_prefixes::{TOKENS_MIN, is_worth_a_copy};
 use crate::scheduler::sequence::Job;
 use crate::types::model::Model;
 
@@ -82,11 +82,11 @@ impl<M: Model> Engine<M> {
             return Some(job);
         };
         let known = self.pool.matching(owner, &job.tokens).max(self.saved.covered(owner, tokens));
-        let is_useful = |covered: u32| covered >= known + READ_TOKENS_MIN;
         let found = disk.find(owner, tokens).filter(|found| {
-            let fits = found.bytes <= self.saved.bytes_max() as u64
-                && found.held.len() as u32 <= self.shape.kv_cells;
-            fits && is_useful(found.covered) && self.file_waits.waiting.len() < WAITING_MAX
+            let (held, gained) = (found.held.len() as u32, found.covered.saturating_sub(known));
+            let fits = found.bytes <= self.saved.bytes_max() as u64 && held <= self.shape.kv_cells;
+            let is_useful = gained >= READ_TOKENS_MIN && is_worth_a_copy(gained, held);
+            fits && is_useful && self.file_waits.waiting.len() < WAITING_MAX
         });
         let Some(file) = found.and_then(|found| disk.read(owner, found)) else { return Some(job) };
         let until = clock() + READ_TIMEOUT;

@@ -8,7 +8,7 @@ use super::Engine;
 use super::saved_states::Source;
 use crate::scheduler::kv_pool::Evicted;
 use crate::scheduler::planning::SlotRows;
-use crate::scheduler::saved_prefixes::TOKENS_MIN;
+use crate::scheduler::saved_prefixes::{TOKENS_MIN, is_worth_a_copy};
 use crate::scheduler::sequence::{Leader, Sequence};
 use crate::types::model::{Model, SeqId};
 
@@ -33,17 +33,20 @@ impl<M: Model> Engine<M> {
             return None;
         }
         let (owner, tokens) = (sequence.prefix_owner, sequence.tokens());
-        let least = match self.shape.shares_prefixes {
-            true => self.pool.matching(owner, tokens) + TOKENS_MIN,
-            false => 1,
+        let (known, least) = match self.shape.shares_prefixes {
+            true => (self.pool.matching(owner, tokens), TOKENS_MIN),
+            false => (0, 1),
         };
         let wanted = &tokens[..tokens.len() - 1];
-        if self.saved.covered(owner, wanted) < least {
+        let gained = self.saved.covered(owner, wanted).saturating_sub(known);
+        if gained < least {
             return None;
         }
         let source = self.saved.source(owner, wanted)?;
-        let cells = source.held.len().max(tokens.len()) as u32;
-        self.has_cells(cells).then_some(source)
+        let held = source.held.len() as u32;
+        // Others give up their cells only for a state that is mostly used.
+        let has_room = held <= self.pool.cells().free || is_worth_a_copy(gained, held);
+        (has_room && self.has_cells(held.max(tokens.len() as u32))).then_some(source)
     }
 
     /// Fills a new sequence with a saved state. Returns false if that fails; the state is dropped.

@@ -96,6 +96,20 @@ fn brief_sequences_are_not_saved_and_small_gains_are_not_restored() {
 }
 
 #[test]
+fn others_do_not_give_up_their_cells_for_a_small_part_of_a_state() {
+    for (cells, cached) in [(2048, 0), (4096, 100)] {
+        let model = FakeModel::with_cells(1, 2048, 128, cells).with_kept(1).saving(100_000);
+        let mut bench = Bench::on(model);
+        // Of 1,399 tokens, another prompt has 100.
+        let other = format!("{}and now else\0", &about(1, 700)[..100]);
+        let prompts = [(1, about(1, 700)), (2, about(2, 500)), (3, about(3, 500)), (4, other)];
+        converse(&mut bench, &prompts);
+        assert!(bench.engine.stats().saved_prefix_bytes > 0);
+        assert_eq!(bench.cached(4), cached, "in {cells} cells");
+    }
+}
+
+#[test]
 fn a_longer_state_replaces_the_one_it_continues() {
     let mut bench = Bench::on(sharing(1, 4096, 100_000).with_kept(0));
     let first = about(1, 100);

@@ -1,4 +1,4 @@
-//! Tests saved prefixes in files: they survive the engine, and no request waits for them for nothing.
+//! Tests saved prefixes in files: they survive the engine, and no request waits for them in vain.
 
 use super::evicted::{about, said};
 use super::*;
