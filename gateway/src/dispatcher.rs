@@ -31,6 +31,7 @@ mod fleet_view;
 mod lease;
 mod ledger;
 mod models;
+mod preemption;
 pub(crate) mod saved_state;
 mod snapshot;
 pub mod views;
@@ -39,6 +40,7 @@ pub(crate) use body_reservation::BodyReservation;
 pub(crate) use budget_reservation::{BudgetReservation, Shortfall};
 pub(crate) use charge_guard::ChargeGuard;
 pub(crate) use lease::Lease;
+use preemption::Preemptible;
 pub(crate) use snapshot::{EndpointSnapshot, FleetSnapshot, QueueSnapshot};
 
 /// The fleet and its queue. Clones share them.
@@ -57,12 +59,17 @@ struct Shared {
 struct Core {
     scheduler: Scheduler<Upstream>,
     waiting: HashMap<TicketId, oneshot::Sender<Lease>>,
+    preemptible: Preemptible,
 }
 
 impl Dispatcher {
     /// Creates a dispatcher with an empty fleet.
     pub fn new(bounds: QueueBounds, policy: Policy) -> Self {
-        let core = Core { scheduler: Scheduler::new(bounds, policy), waiting: HashMap::new() };
+        let core = Core {
+            scheduler: Scheduler::new(bounds, policy),
+            waiting: HashMap::new(),
+            preemptible: Preemptible::default(),
+        };
         let (core, snapshot) = (Mutex::new(core), Mutex::default());
         Self(Arc::new(Shared { core, epoch: Instant::now(), snapshot }))
     }
@@ -78,14 +85,17 @@ impl Dispatcher {
         deadline: Duration,
     ) -> Result<Acquisition, Error> {
         let now = self.now();
-        self.update(|core| match core.scheduler.acquire(request, deadline, now) {
-            Acquired::Slot(binding) => self.lease(core, binding).map(Acquisition::Leased),
-            Acquired::Refused(refused) => Err(core.refusal(refused, request, now)),
-            Acquired::Waiting { ticket: id, check_at } => {
-                let (sender, receiver) = oneshot::channel();
-                core.waiting.insert(id, sender);
-                let place = QueuePlace { dispatcher: self.clone(), id };
-                Ok(Acquisition::Queued(Queued { place, granted: receiver, check_at }))
+        self.update(|core| {
+            let acquired = core.scheduler.acquire(request, deadline, now);
+            match core.preempt_for(request, acquired, deadline, now) {
+                Acquired::Slot(binding) => self.lease(core, binding).map(Acquisition::Leased),
+                Acquired::Refused(refused) => Err(core.refusal(refused, request, now)),
+                Acquired::Waiting { ticket: id, check_at } => {
+                    let (sender, receiver) = oneshot::channel();
+                    core.waiting.insert(id, sender);
+                    let place = QueuePlace { dispatcher: self.clone(), id };
+                    Ok(Acquisition::Queued(Queued { place, granted: receiver, check_at }))
+                }
             }
         })
     }
@@ -196,6 +206,7 @@ impl Dispatcher {
             outcome: AttemptOutcome::Unknown,
             first_token: None,
             usage: None,
+            preemptible: None,
         })
     }
 

@@ -168,6 +168,8 @@ impl MockNode {
     /// Joins as one node, and then says that it is whatever it says.
     pub async fn join_as(gateway: SocketAddr, name: &str, epoch: u64, status: NodeStatus) -> Self {
         let stream = TcpStream::connect(gateway).await.unwrap();
+        // As agents do.
+        stream.set_nodelay(true).unwrap();
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         let driver = tokio::spawn(connection.with_upgrades());

@@ -27,6 +27,8 @@ pub struct Lease {
     pub(super) usage: Option<(Size, ResponseUsage)>,
     /// The request's charge, until the request is sent.
     pub(super) charge: Option<ChargeGuard>,
+    /// Its number among those whose slots more urgent requests may take.
+    pub(super) preemptible: Option<u64>,
 }
 
 impl Lease {
@@ -116,8 +118,11 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let now = self.dispatcher.now();
-        let Self { dispatcher, binding, outcome, usage, .. } = self;
+        let Self { dispatcher, binding, outcome, usage, preemptible, .. } = self;
         dispatcher.update(|core| {
+            if let Some(id) = preemptible {
+                core.preemptible.remove(*id);
+            }
             if let Some((size, usage)) =
                 usage.as_ref().filter(|_| *outcome == AttemptOutcome::Answered)
             {

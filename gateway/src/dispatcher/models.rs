@@ -83,10 +83,11 @@ impl Dispatcher {
         self.lock().scheduler.fleet.slots_of(model)
     }
 
-    /// How many slots of a model batches may take now. `None` if nothing serves it.
-    pub(crate) fn spare_slots(&self, model: &str) -> Option<u64> {
+    /// How many slots of a model batches may take now. `are_preemptible`: more urgent requests can
+    /// take them. `None` if nothing serves it.
+    pub(crate) fn spare_slots(&self, model: &str, are_preemptible: bool) -> Option<u64> {
         let now = self.now();
-        self.lock().scheduler.spare_slots(model, now)
+        self.lock().scheduler.spare_slots(model, are_preemptible, now)
     }
 
     /// How long a request would wait for a slot now, if that can be predicted.

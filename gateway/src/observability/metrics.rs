@@ -114,6 +114,11 @@ impl Metrics {
         self.0.families.retries_refused.inc();
     }
 
+    /// Counts a request that gave its slot to a more urgent one.
+    pub(crate) fn record_preemption(&self) {
+        self.0.families.preemptions.inc();
+    }
+
     /// Adds the cost of an endpoint, for tokens or for hours.
     pub(crate) fn add_spend(&self, endpoint: &str, what: SpendKind<'_>, amount: f64) {
         let (what, tenant) = match what {

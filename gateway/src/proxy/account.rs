@@ -279,6 +279,13 @@ impl Record {
         tracing::info!(tokens, "request moved from a draining node");
     }
 
+    /// Records that the request gave its slot to a more urgent one.
+    pub(crate) fn record_preemption(&mut self, tokens: u64) {
+        self.gateway.metrics.record_preemption();
+        self.is_at_node = false;
+        tracing::info!(tokens, "request gave its slot to a more urgent one");
+    }
+
     /// Records the time to first token.
     pub(crate) fn record_first_token(&mut self) {
         self.first_token.get_or_insert_with(|| self.begun.elapsed());

@@ -101,6 +101,12 @@ impl Admitted {
         SlotRequest { model, tenant, user, share, class, size, bytes, prefix, constraints }
     }
 
+    /// True if a more urgent request may take its slot: it is the gateway's own, of the least urgent
+    /// class, and continues later from its last token.
+    pub(crate) fn is_preemptible(&self) -> bool {
+        self.latest.is_some() && self.class == Class::Batch && self.api.generates()
+    }
+
     /// Most tokens per choice at an external endpoint, which knows nothing of budgets.
     pub(crate) fn external_choice_max(&self) -> Option<u64> {
         let affordable = self.usage_max.map(|max| self.usage.choice_max(max));

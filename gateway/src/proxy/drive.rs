@@ -32,6 +32,7 @@ use crate::scheduler::attempts::{
     self, AttemptAction, AttemptEnd, AttemptFailure, AttemptId, Attempts, GrantedSlot, Purpose,
     RequestProperties,
 };
+use crate::scheduler::charge::ActualWork;
 use crate::types::error::Error;
 use crate::types::random::random;
 use crate::upstream::external::refusal::Refusal;
@@ -318,7 +319,8 @@ impl Drive {
         };
         let dispatcher = &self.gateway.dispatcher;
         let id = self.attempts.on_granted(purpose, slot, now, &mut || dispatcher.take_retry());
-        self.exchanges.push(Exchange::new(id, lease));
+        let is_preemptible = self.admitted.is_preemptible() && lease.terms().is_none();
+        self.exchanges.push(Exchange::new(id, lease, is_preemptible));
     }
 
     fn on_exchange_event(&mut self, index: usize, event: Event, now: Duration) {
@@ -342,6 +344,7 @@ impl Drive {
                 );
             }
             Event::Leaving => attempts.on_node_leaving(id, now),
+            Event::Preempted => attempts.on_preempted(id, now),
         }
     }
 
@@ -391,6 +394,7 @@ impl Drive {
             }
             AttemptAction::Retried(error) => self.record.record_retry(&error, tokens),
             AttemptAction::Moved => self.record.record_move(tokens),
+            AttemptAction::Preempted => self.record.record_preemption(tokens),
             AttemptAction::Hedged { by_rival } => {
                 self.gateway.metrics.record_hedge(by_rival);
                 if let Some(exchange) = self.exchanges.first().filter(|_| by_rival) {
@@ -415,7 +419,12 @@ impl Drive {
         if purpose != Purpose::Hedge {
             record.record_route(&exchange.lease);
         }
-        *charge = exchange.lease.start().or(charge.take());
+        if let Some(next) = exchange.lease.start()
+            && let Some(mut earlier) = charge.replace(next)
+        {
+            // It waited for another slot after it gave one up: it pays once.
+            earlier.settle(ActualWork::Nothing);
+        }
         exchange.send(admitted, settings, attempts.resume());
         self.hedge = hedge_after.map(|after| (attempt, Box::pin(sleep(after))));
     }

@@ -38,15 +38,23 @@ impl<L> Scheduler<L> {
         if let Some(binding) = self.bind_at_once(request, now) {
             return Acquired::Slot(binding);
         }
-        match self.enqueue(request, deadline.saturating_sub(now), now) {
-            Ok(ticket) => {
-                // By then, status updates will show whatever made nodes fail this request.
-                let shown = now + STATUS_DEADLINE;
-                let is_retried = request.is_retried();
-                let check_at = if is_retried { shown.min(deadline) } else { deadline };
-                Acquired::Waiting { ticket, check_at }
-            }
+        let patience = deadline.saturating_sub(now);
+        match self.enqueue(request, patience, now) {
+            Ok(ticket) => waiting(ticket, request, deadline, now),
             Err(refused) => self.overflow(request, refused, now),
+        }
+    }
+
+    /// Adds a request to the queue until `deadline`, however long the wait is predicted to be.
+    pub(crate) fn wait(
+        &mut self,
+        request: &SlotRequest<'_>,
+        deadline: Duration,
+        now: Duration,
+    ) -> Acquired {
+        match self.enqueue(request, Duration::MAX, now) {
+            Ok(ticket) => waiting(ticket, request, deadline, now),
+            Err(refused) => Acquired::Refused(refused),
         }
     }
 
@@ -76,4 +84,16 @@ impl<L> Scheduler<L> {
         let binding = refused.is_overload().then(|| self.bind_overflow(request, now));
         binding.flatten().map_or(Acquired::Refused(refused), Acquired::Slot)
     }
+}
+
+fn waiting(
+    ticket: TicketId,
+    request: &SlotRequest<'_>,
+    deadline: Duration,
+    now: Duration,
+) -> Acquired {
+    // By then, status updates will show whatever made nodes fail this request.
+    let shown = now + STATUS_DEADLINE;
+    let check_at = if request.is_retried() { shown.min(deadline) } else { deadline };
+    Acquired::Waiting { ticket, check_at }
 }

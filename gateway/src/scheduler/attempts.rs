@@ -414,6 +414,21 @@ impl Attempts {
         }
     }
 
+    /// Handles a more urgent request that needs the slot: gives it up, and continues the response
+    /// once there is another one.
+    pub fn on_preempted(&mut self, attempt: AttemptId, now: Duration) {
+        let is_alone = self.rival.is_none() && self.pending.is_none();
+        if !is_alone || !self.progress.is_resumable() {
+            return;
+        }
+        let Some(current) = self.current.take_if(|current| current.id == attempt) else { return };
+        self.actions.push_back(AttemptAction::Preempted);
+        self.release(current, AttemptOutcome::Unknown);
+        let constraints = self.retry.constraints().clone();
+        let deadline = self.deadline.max(now + self.settings.resume);
+        self.acquire(Purpose::Next, constraints, deadline);
+    }
+
     /// Handles a client that disconnected.
     pub fn on_client_disconnect(&mut self) {
         if !self.is_over {

@@ -1,6 +1,7 @@
 //! PURE. How many slots batches may take: those that are free, but for a few that they keep free
-//! for requests that people wait for. A batch that took the last one would make the next chat wait
-//! until a line has ended, which takes a CPU many seconds.
+//! for requests that people wait for, if more urgent requests cannot take their slots. A batch of
+//! such lines that took the last one would make the next chat wait until a line has ended, which
+//! takes a CPU many seconds.
 
 use std::time::Duration;
 
@@ -12,19 +13,26 @@ const PRESENT: Duration = Duration::from_secs(60);
 /// One of so many slots stays free while others are present, and at least one.
 const KEPT_FREE: u64 = 20;
 
-/// How many of these slots batches may take. `None` if nothing serves the model now.
-fn spare(room: Room, others_are_present: bool) -> Option<u64> {
+/// How many of these slots batches may take. `keeps`: some stay free. `None` if nothing serves the
+/// model now.
+fn spare(room: Room, keeps: bool) -> Option<u64> {
     let Room { slots, free } = room;
     // A single slot is for everybody.
-    let kept = if others_are_present && slots > 1 { slots.div_ceil(KEPT_FREE) } else { 0 };
+    let kept = if keeps && slots > 1 { slots.div_ceil(KEPT_FREE) } else { 0 };
     (slots > 0).then(|| free.saturating_sub(kept))
 }
 
 impl<L> Scheduler<L> {
-    /// How many slots of a model batches may take now. `None` if nothing serves it.
-    pub(crate) fn spare_slots(&self, model: &str, now: Duration) -> Option<u64> {
+    /// How many slots of a model batches may take now. `are_preemptible`: more urgent requests can
+    /// take them. `None` if nothing serves it.
+    pub(crate) fn spare_slots(
+        &self,
+        model: &str,
+        are_preemptible: bool,
+        now: Duration,
+    ) -> Option<u64> {
         let others_are_present = self.others_at.is_some_and(|at| now.saturating_sub(at) < PRESENT);
-        spare(self.fleet.room_of(model), others_are_present)
+        spare(self.fleet.room_of(model), others_are_present && !are_preemptible)
     }
 }
 

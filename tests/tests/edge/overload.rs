@@ -5,6 +5,7 @@
 //! `make overload` runs two minutes of it and prints what it measured; the test is shorter, and
 //! asserts what does not depend on how busy the machine is.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,9 +44,11 @@ const CONFIG: &str = "limits: {queue_depth_max: 256}\n\
 /// A node that answers every request in the same time.
 fn steady(mut node: MockNode) -> JoinHandle<()> {
     tokio::spawn(async move {
+        let mut computed = HashSet::new();
         loop {
             let asked = node.asked().await;
-            tokio::spawn(answer(asked));
+            let is_cached = !computed.insert(asked.resume.id.clone());
+            tokio::spawn(answer(asked, is_cached));
         }
     })
 }
@@ -57,15 +60,14 @@ async fn passes(time: Duration) {
 }
 
 /// Two tokens, with marks, as an agent writes them: the gateway learns from them what requests
-/// take.
-async fn answer(asked: Asked) {
+/// take. A line of a batch has ten, and continues where it was; its prompt is computed again by a
+/// node that has not seen it.
+async fn answer(asked: Asked, is_cached: bool) {
     let is_streamed = asked.body["stream"] == true;
-    let stream = asked.stream();
     if !is_streamed {
-        passes(ANSWER).await;
-        stream.offer(whole()).await;
-        return;
+        return answer_line(asked, is_cached).await;
     }
+    let stream = asked.stream();
     passes(FIRST_TOKEN).await;
     if stream.offer(piece(1)).await {
         passes(ANSWER - FIRST_TOKEN).await;
@@ -75,9 +77,29 @@ async fn answer(asked: Asked) {
     }
 }
 
+/// Tokens of a line.
+const LINE: usize = 10;
+
+async fn answer_line(asked: Asked, is_cached: bool) {
+    let known = asked.resume.choices.first().map_or(0, |choice| choice.tokens.len());
+    let stream = asked.stream();
+    if !is_cached {
+        passes(FIRST_TOKEN).await;
+    }
+    for token in known..LINE {
+        passes((ANSWER - FIRST_TOKEN) / LINE as u32).await;
+        let mut mark = String::new();
+        Mark::Tokens { choice: 0, tokens: vec![token as u32] }.write(&mut mark);
+        if !stream.offer(mark + "\n").await {
+            return;
+        }
+    }
+    stream.offer(whole()).await;
+}
+
 fn whole() -> String {
-    let (mut event, usage) = (String::new(), Usage { prompt: 20, completion: 2, cached: 0 });
-    Mark::Tokens { choice: 0, tokens: vec![1, 2] }.write(&mut event);
+    let completion = LINE as u64;
+    let (mut event, usage) = (String::new(), Usage { prompt: 20, completion, cached: 0 });
     Mark::Usage(usage).write(&mut event);
     let message = json!({"role": "assistant", "content": "aa"});
     let said = json!({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});

@@ -408,17 +408,13 @@ async fn batches_leave_the_rate_limits_of_their_key_alone_and_yield_to_other_req
     let mut node = kept.gateway.node("a", 1).await;
     let lines: String = (0..10).map(|i| line(&format!("{i}"), &format!("batch {i}"))).collect();
     let id = begun(&kept.ada, &lines).await;
-    let running = node.asked().await;
+    let running = node.asked().await.stream();
     let client = kept.ada.with_header("x-flotilla-class", "interactive");
     let request = fleet_tests::chat("interactive");
     let chat = tokio::spawn(async move { client.chat(&request).await });
-    eventually("the chat to wait", async || {
-        (kept.gateway.health("/queue_depth").await == 1).then_some(())
-    })
-    .await;
-    running.answer("first");
+    running.is_given_up().await;
     let mut order = Vec::new();
-    for _ in 0..10 {
+    for _ in 0..11 {
         order.push(echo(&mut node).await);
     }
     assert_eq!(chat.await.unwrap().status, 200);
@@ -450,7 +446,30 @@ async fn without_a_store_files_and_batches_are_refused_and_with_a_broken_one_the
 }
 
 #[tokio::test]
-async fn a_slot_stays_free_for_others_who_are_there_and_lines_wait_for_their_model() {
+async fn an_urgent_request_with_a_short_deadline_is_let_in_because_lines_give_way() {
+    let folder = Folder::new();
+    let kept = Kept::start(folder.path(), "").await;
+    let mut node = kept.gateway.node("a", 1).await;
+    let urgent = kept.ada.with_header("x-flotilla-deadline-ms", "5000");
+    // From these, the gateway learns that responses take longer than that.
+    let lines: String = (0..2).map(|i| line(&format!("{i}"), &format!("batch {i}"))).collect();
+    let id = begun(&kept.ada, &lines).await;
+    for _ in 0..4 {
+        let line = node.asked().await.stream();
+        let (asking, request) = (urgent.clone(), fleet_tests::chat("urgent"));
+        let chat = tokio::spawn(async move { asking.chat(&request).await });
+        line.is_given_up().await;
+        assert_eq!(echo(&mut node).await, "urgent");
+        assert_eq!(chat.await.unwrap().status, 200);
+    }
+    for _ in 0..2 {
+        node.asked().await.answer("done");
+    }
+    assert_eq!(ended(&kept.ada, &id).await["request_counts"]["completed"], 2);
+}
+
+#[tokio::test]
+async fn lines_that_cannot_continue_leave_a_slot_free_for_others_and_all_wait_for_their_model() {
     let folder = Folder::new();
     let kept = Kept::start(folder.path(), "").await;
     let mut node = kept.gateway.node("a", 3).await;
@@ -458,9 +477,18 @@ async fn a_slot_stays_free_for_others_who_are_there_and_lines_wait_for_their_mod
     let first = tokio::spawn(async move { asking.chat(&fleet_tests::chat("here")).await });
     echo(&mut node).await;
     assert_eq!(first.await.unwrap().status, 200);
-    let other = line("other", "later").replace("flotilla-demo", "other-model");
-    let lines: String = (0..4).map(|i| line(&format!("{i}"), &format!("batch {i}"))).collect();
-    let id = begun(&kept.ada, &(lines + &other)).await;
+    let embed = |i: usize, model: &str| {
+        let body = json!({"model": model, "input": format!("batch {i}")});
+        let line = json!({"custom_id": format!("{i}"), "method": "POST", "url": "/v1/embeddings",
+            "body": body});
+        format!("{line}\n")
+    };
+    let lines: String = (0..4).map(|i| embed(i, "flotilla-demo")).collect();
+    let file = stored(&kept.ada, &(lines + &embed(4, "other-model"))).await;
+    let asked =
+        json!({"input_file_id": file, "endpoint": "/v1/embeddings", "completion_window": "24h"});
+    let created = kept.ada.post("/v1/batches", asked.to_string()).await.json();
+    let id = created["id"].as_str().unwrap();
     let running = [node.asked().await, node.asked().await];
     // The batch leaves the third slot free, so a chat gets it at once.
     let asking = kept.ada.clone();
@@ -468,16 +496,17 @@ async fn a_slot_stays_free_for_others_who_are_there_and_lines_wait_for_their_mod
     assert_eq!(echo(&mut node).await, "again");
     assert_eq!(chat.await.unwrap().status, 200);
     assert!(node.is_asked().is_none());
-    for asked in running {
-        asked.answer("done");
+    let vectors = json!({"object": "list", "model": "m", "data": [{"index": 0, "embedding": [1]}]});
+    let embeds = |asked: Asked| asked.reply(200, "application/json", vectors.to_string());
+    running.into_iter().for_each(embeds);
+    for _ in 0..2 {
+        embeds(node.asked().await);
     }
-    let last = [echo(&mut node).await, echo(&mut node).await];
-    assert!(last.iter().all(|text| text.starts_with("batch")), "{last:?}");
     // A node with the other model comes later, as after a restart of the gateway.
     let mut status = fleet_tests::mock_node::healthy("b", 2);
     status.models[0].id = "other-model".into();
     let mut b = kept.gateway.node_with(status).await;
-    assert_eq!(echo(&mut b).await, "later");
-    let ended = ended(&kept.ada, &id).await;
+    embeds(b.asked().await);
+    let ended = ended(&kept.ada, id).await;
     assert_eq!(ended["request_counts"], json!({"total": 5, "completed": 5, "failed": 0}));
 }

@@ -222,6 +222,43 @@ async fn a_line_continues_from_its_last_tokens() {
 }
 
 #[tokio::test]
+async fn lines_take_all_slots_and_give_them_to_more_urgent_requests() {
+    let folder = Folder::new();
+    let kept = Kept::start(folder.path(), "").await;
+    let mut node = kept.gateway.node("a", 2).await;
+    let ask = |text: &str| {
+        let (asking, request) = (kept.ada.clone(), chat(text));
+        tokio::spawn(async move { asking.chat(&request).await })
+    };
+    // Somebody uses the gateway.
+    let first = ask("here");
+    node.asked().await.answer("yes");
+    assert_eq!(first.await.unwrap().status, 200);
+    let id = begun(&kept.ada, &(line("a", "1") + &line("b", "2"))).await;
+    let older = node.asked().await;
+    let newer = node.asked().await;
+    let seed = newer.resume.seed;
+    let sql = "SELECT count(*) FROM unfinished_lines";
+    let newer = makes_until_stored(newer, folder.path(), sql).await;
+    let urgent = ask("urgent");
+    newer.is_given_up().await;
+    let asked = node.asked().await;
+    assert_eq!(asked.body["messages"][0]["content"], "urgent");
+    assert_eq!(metric(&kept.gateway.admin, "gateway_preemptions_total").await, 1.0);
+    assert!(node.is_asked().is_none(), "the line waits");
+    asked.answer("served");
+    assert_eq!(urgent.await.unwrap().content(), "served");
+    // It goes on where it was.
+    let again = node.asked().await;
+    assert_eq!(again.resume.seed, seed);
+    continues(again, "continued").await;
+    older.answer("undisturbed");
+    let ended = ended(&kept.ada, &id).await;
+    assert_eq!(ended["request_counts"], json!({"total": 2, "completed": 2, "failed": 0}));
+    kept.gateway.is_idle().await;
+}
+
+#[tokio::test]
 async fn a_job_can_be_canceled_until_it_has_ended() {
     let folder = Folder::new();
     let kept = Kept::start(folder.path(), "").await;

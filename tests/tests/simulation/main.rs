@@ -162,8 +162,9 @@ const STORMS: u64 = 2_000;
 const STORMS_PER_BUG: u64 = 2_000;
 
 /// What happened, by name.
-fn counts(report: &Report) -> [(&'static str, u64); 12] {
-    let Counts { resumes, retries, moved, hedged, refused_retries, outside, paid } = report.counts;
+fn counts(report: &Report) -> [(&'static str, u64); 13] {
+    let Counts { resumes, retries, moved, preempted, hedged, refused_retries, outside, paid } =
+        report.counts;
     [
         ("complete", report.complete as u64),
         ("failed", report.failed as u64),
@@ -173,6 +174,7 @@ fn counts(report: &Report) -> [(&'static str, u64); 12] {
         ("resumes", resumes),
         ("retries", retries),
         ("moves", moved),
+        ("preempted", preempted),
         ("hedges", hedged),
         ("refused retries", refused_retries),
         ("external attempts", outside),

@@ -40,6 +40,7 @@ pub(crate) struct Families {
     pub queue_wait: [Histogram; 3],
     pub retries: IntCounterVec,
     pub retries_refused: IntCounter,
+    pub preemptions: IntCounter,
     pub resumes: IntCounterVec,
     pub refusals: IntCounterVec,
     pub tokens: IntCounterVec,
@@ -88,6 +89,11 @@ impl Families {
             retries_refused: builder.counter(
                 "gateway_retries_refused_total",
                 "Requests that were not retried because the retry budget was used up.",
+            )?,
+            preemptions: builder.counter(
+                "gateway_preemptions_total",
+                "Lines of batches and jobs of class batch that gave their slot to a more urgent request \
+                 and continued later.",
             )?,
             resumes,
             refusals,

@@ -36,6 +36,8 @@ pub(super) enum Event {
     Failed(Error),
     /// The node is about to leave.
     Leaving,
+    /// A more urgent request needs the slot.
+    Preempted,
 }
 
 /// I/O of one attempt. Dropping it resets the stream and frees the slot.
@@ -45,6 +47,8 @@ pub(super) struct Exchange {
     state: State,
     /// Completes when the node is about to leave.
     leaving: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// Completes when a more urgent request needs the slot.
+    preempted: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     meter: Meter,
     pace: PaceMeter,
     /// The slot. Declared last, so it is freed last.
@@ -73,11 +77,13 @@ struct PaceMeter {
 }
 
 impl Exchange {
-    /// Starts an exchange on a granted slot.
-    pub(super) fn new(id: AttemptId, lease: Lease) -> Self {
+    /// Starts an exchange on a granted slot, which a more urgent request may take if
+    /// `is_preemptible`.
+    pub(super) fn new(id: AttemptId, mut lease: Lease, is_preemptible: bool) -> Self {
+        let preempted = is_preemptible.then(|| Box::pin(lease.preempted()));
         let meter = Meter::new(lease.terms().is_some());
         let pace = PaceMeter { since: None, waited: 0.0, tokens: 0 };
-        Self { id, state: State::Granted, leaving: None, meter, pace, lease }
+        Self { id, state: State::Granted, leaving: None, preempted, meter, pace, lease }
     }
 
     /// Sends the request and the resume header.
@@ -98,25 +104,34 @@ impl Exchange {
 
     /// Waits for the next event. Cancel-safe.
     pub(super) async fn next(&mut self) -> Event {
-        match &mut self.state {
-            State::Opening(opening) => {
-                let opened = opening.await;
-                self.opened(opened)
-            }
+        let Self { state, leaving, preempted, pace, .. } = self;
+        match state {
+            State::Opening(opening) => tokio::select! {
+                biased;
+                opened = opening => self.opened(opened),
+                () = some(preempted) => {
+                    *preempted = None;
+                    Event::Preempted
+                }
+            },
             State::Streaming(source) => {
                 let begun = Instant::now();
                 tokio::select! {
                     biased;
                     block = source.next() => {
-                        self.pace.waited += begun.elapsed().as_secs_f64();
+                        pace.waited += begun.elapsed().as_secs_f64();
                         match block {
                             Ok(block) => Event::Block(block),
                             Err(error) => self.failed(error),
                         }
                     }
-                    () = some(&mut self.leaving) => {
-                        self.leaving = None;
+                    () = some(leaving) => {
+                        *leaving = None;
                         Event::Leaving
+                    }
+                    () = some(preempted) => {
+                        *preempted = None;
+                        Event::Preempted
                     }
                 }
             }

@@ -125,6 +125,8 @@ pub enum AttemptAction {
     Retried(Error),
     /// Count a response that left a draining node.
     Moved,
+    /// Count a response that gave its slot to a more urgent one.
+    Preempted,
     /// Count a decided hedge.
     Hedged {
         /// True if the second attempt won.

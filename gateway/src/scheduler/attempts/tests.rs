@@ -56,6 +56,7 @@ fn asked(attempts: &mut Attempts) -> Vec<String> {
         AttemptAction::Retried(error) => format!("retried {}", error.code()),
         AttemptAction::Fail(error) => format!("fail {}", error.code()),
         AttemptAction::Quarantine => "quarantine".into(),
+        AttemptAction::Preempted => "preempted".into(),
         AttemptAction::RetryRefused => "retry refused".into(),
         AttemptAction::Moved => "moved".into(),
         AttemptAction::Complete => "complete".into(),
@@ -219,6 +220,32 @@ fn a_response_stays_on_a_draining_node_once_it_has_text_that_no_other_can_contin
     let stayed =
         ["acquire Move beside [7]", "progressed 0", "deliver data: {}", "release 1 Unknown"];
     assert_eq!(asked(&mut attempts), stayed);
+}
+
+#[test]
+fn a_response_gives_its_slot_to_a_more_urgent_one_and_continues_later_also_where_it_was() {
+    let mut attempts = attempts(None, ExternalPolicy::Never);
+    let first = stream_hides_usage(&mut attempts, slot(7, false));
+    say(&mut attempts, first, "{}", "1");
+    asked(&mut attempts);
+    attempts.on_preempted(first + 1, NOW);
+    assert_eq!(asked(&mut attempts), [""; 0], "another attempt was meant");
+    attempts.on_preempted(first, NOW);
+    assert_eq!(asked(&mut attempts), ["preempted", "release 0 Unknown", "acquire Next beside []"]);
+    attempts.on_preempted(first, NOW);
+    grant(&mut attempts, Purpose::Next, slot(7, false));
+    assert_eq!(asked(&mut attempts), ["send 1 Next"]);
+    assert_eq!(attempts.resume().choices[0].tokens, [1]);
+}
+
+#[test]
+fn a_response_that_no_node_can_continue_keeps_its_slot() {
+    let mut attempts = attempts(None, ExternalPolicy::Never);
+    let first = stream_hides_usage(&mut attempts, slot(7, false));
+    attempts.on_block(first, &Bytes::from_static(b"data: {}\n\n"), NOW, &mut || true);
+    asked(&mut attempts);
+    attempts.on_preempted(first, NOW);
+    assert_eq!(asked(&mut attempts), [""; 0]);
 }
 
 #[test]

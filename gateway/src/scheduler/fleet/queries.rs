@@ -9,6 +9,22 @@ use super::{AttemptOutcome, EndpointId, Fleet, RouteConstraints};
 pub(super) const QUERIES_MAX: u32 = 8;
 
 impl<L> Fleet<L> {
+    /// True if a slot of an endpoint would suit a request once it is free.
+    pub(crate) fn suits(
+        &self,
+        id: EndpointId,
+        model: &str,
+        constraints: &RouteConstraints,
+    ) -> bool {
+        self.endpoints.get(&id).is_some_and(|endpoint| {
+            endpoint.is_ready()
+                && !endpoint.health.is_ejected()
+                && endpoint.busy() <= endpoint.status.slots
+                && endpoint.can_serve(model, constraints)
+                && !endpoint.has_failed(id, &constraints.tried)
+        })
+    }
+
     /// The node with the fewest text queries that can answer one more.
     pub(crate) fn pick_query(
         &self,

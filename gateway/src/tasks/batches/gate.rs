@@ -31,17 +31,18 @@ impl Drop for Starting {
     }
 }
 
-/// Waits until batches may take a slot of the model. `since`: when the batch began.
+/// Waits until batches may take a slot of the model. `are_preemptible`: more urgent requests can
+/// take it from the line. `since`: when the batch began.
 pub(super) async fn wait(
     gateway: &Gateway,
     caller: Option<&Caller>,
-    model: &str,
+    (model, are_preemptible): (&str, bool),
     starting: &Arc<AtomicU64>,
     since: Instant,
 ) -> Starting {
     let model = caller.map_or(model, |caller| caller.model(model));
     loop {
-        let may_start = match gateway.dispatcher.spare_slots(model) {
+        let may_start = match gateway.dispatcher.spare_slots(model, are_preemptible) {
             Some(spare) => spare > starting.load(Ordering::Relaxed),
             None => since.elapsed() > ABSENT_MAX,
         };

@@ -173,6 +173,8 @@ impl Run {
         let tenant = self.limits.room.of(&self.batch.tenant);
         let mut changes = self.store.changes();
         let (expires, since) = (self.expires(), Instant::now());
+        let api = RequestedApi::at(&self.batch.endpoint);
+        let are_preemptible = api.is_some_and(|api| api.served_by().generates());
         let (mut running, mut next) = (Running::default(), left.next());
         let mut saves = interval(CHECKPOINT_INTERVAL);
         saves.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -204,7 +206,8 @@ impl Run {
                 (permits, starting) = async {
                     let permits = self.limits.room.enter(&tenant, bytes).await;
                     let starting = &self.limits.starting;
-                    let gate = gate::wait(&self.gateway, caller.as_ref(), model, starting, since);
+                    let line = (model, are_preemptible);
+                    let gate = gate::wait(&self.gateway, caller.as_ref(), line, starting, since);
                     (permits, gate.await)
                 }, if next.is_some() => {
                     if let Some(line) = next {

@@ -73,6 +73,7 @@ impl Gateway {
                 *(if is_begun { &mut self.counts.resumes } else { &mut self.counts.retries }) += 1;
             }
             AttemptAction::Moved => self.counts.moved += 1,
+            AttemptAction::Preempted => self.counts.preempted += 1,
             AttemptAction::Hedged { .. } => {
                 self.counts.hedged += 1;
                 if self.requests[number].legs.len() != 1 {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flotilla_gateway::scheduler::attempts::Attempts;
+use flotilla_gateway::scheduler::charge::ActualWork;
 use flotilla_gateway::scheduler::fleet::RoutingInputs;
 use flotilla_gateway::scheduler::queue::TicketId;
 use flotilla_gateway::scheduler::routing::Policy;
@@ -31,9 +32,16 @@ impl Gateway {
 
     /// A request is over: what it was charged is corrected by what was done for it.
     pub(super) fn correct(&mut self, number: usize) {
-        let request = &mut self.requests[number];
+        let request = &self.requests[number];
         let done = request.attempts.as_ref().and_then(Attempts::work);
-        let Some(((charge, model), done)) = request.charge.take().zip(done) else { return };
+        if let Some(done) = done {
+            self.correct_by(number, done);
+        }
+    }
+
+    /// What a request was charged, if it was, is corrected by what was done for it.
+    pub(super) fn correct_by(&mut self, number: usize, done: ActualWork) {
+        let Some((charge, model)) = self.requests[number].charge.take() else { return };
         let moved = self.scheduler.correct_charge(&charge, &model, done);
         let request = &self.requests[number];
         self.fairness.corrected(request.class, &request.tenant, moved);
