@@ -21,6 +21,7 @@ mod gate;
 mod input;
 mod line;
 mod messages;
+mod order;
 mod run;
 
 /// Results of lines read at a time.

@@ -13,7 +13,7 @@ use fleet_tests::process::{
     ADMIN_KEY, Fleet, Folder, JOIN_KEY, Server, binary, metric, run_command,
 };
 use fleet_tests::{chat, eventually, eventually_within, questions, root};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Lines of the batch, how often the gateway is killed, and how often a node before each of these:
 /// `make kills` says more.
@@ -241,4 +241,38 @@ async fn while_the_disk_is_full_batches_wait_and_other_requests_are_served() {
     assert_eq!(ended["request_counts"]["completed"], 3, "{ended}");
     assert_eq!(lines_of(&client, &ended["output_file_id"]).await.len(), 3);
     ending.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_that_begin_alike_find_their_beginning_in_the_cache_of_a_small_node() {
+    let folder = Folder::new();
+    let fleet = Fleet::start(&format!("store: {{dir: '{}'}}\n", folder.path().display())).await;
+    // It holds the prompts of few lines.
+    let small = ["--slots", "1", "--context-tokens", "512", "--kv-cells", "600"];
+    let _agent = fleet.join("small", &small).await;
+    fleet.wait_for_slots("small").await;
+    let (systems, each) = (6, 5);
+    let line = |number: usize| {
+        let system = format!("{} ", number % systems).repeat(150);
+        let messages = json!([{"role": "system", "content": system},
+            {"role": "user", "content": format!("Question {number}?")}]);
+        let body = json!({"model": "flotilla-demo", "max_tokens": 2, "messages": messages});
+        let line = json!({"custom_id": number.to_string(), "method": "POST",
+            "url": "/v1/chat/completions", "body": body});
+        format!("{line}\n")
+    };
+    let lines: String = (0..systems * each).map(line).collect();
+    let id = begun(&fleet.client, &lines).await;
+    let ended = ended(&fleet.client, &id).await;
+    assert_eq!(ended["request_counts"]["completed"], systems * each, "{ended}");
+    let output = lines_of(&fleet.client, &ended["output_file_id"]).await;
+    let ids: Vec<_> = output.iter().map(|line| line["custom_id"].as_str().unwrap()).collect();
+    assert!(ids.iter().enumerate().all(|(number, id)| number.to_string() == **id), "{ids:?}");
+    let sum = |field: &str| -> f64 {
+        let used = output.iter().map(|line| &line["response"]["body"]["usage"]);
+        used.map(|usage| usage.pointer(field).and_then(Value::as_f64).unwrap_or(0.0)).sum()
+    };
+    let cached = sum("/prompt_tokens_details/cached_tokens") / sum("/prompt_tokens");
+    eprintln!("{cached:.2} of the prompts were cached");
+    assert!(cached > 0.6, "four of five lines follow one that begins alike: {cached}");
 }

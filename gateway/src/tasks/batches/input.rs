@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
+use super::order::{beginning, order};
 use crate::server::batch_body::{MODELS_MAX, place_of, refused_field};
 use crate::store::{Content, LineError};
 
@@ -44,6 +45,8 @@ pub(super) struct Input {
     /// Offset and length of each line with a request, and which of the models it names.
     lines: Vec<(u64, usize, usize)>,
     models: Vec<String>,
+    /// The lines in the order in which they are run.
+    order: Vec<usize>,
 }
 
 #[derive(Deserialize)]
@@ -70,7 +73,7 @@ impl Input {
         let mut reader = BufReader::with_capacity(1 << 18, &mut content);
         let (mut lines, mut errors, mut known) = (Vec::new(), Vec::new(), HashSet::new());
         let (mut offset, mut number, mut text) = (0, 0, Vec::new());
-        let mut models = Vec::new();
+        let (mut models, mut beginnings) = (Vec::new(), Vec::new());
         while errors.len() < ERRORS_MAX {
             text.clear();
             let mut limited = (&mut reader).take(rules.line_bytes_max as u64 + 1);
@@ -90,7 +93,10 @@ impl Input {
                     // 128 bits of a digest instead of up to 512 bytes for each line.
                     Ok(line) if known.insert(short_digest(&line.custom_id)) => {
                         match place_of(&line.body, &mut models) {
-                            Some(model) => lines.push((offset, read, model)),
+                            Some(model) => {
+                                lines.push((offset, read, model));
+                                beginnings.push(beginning(&line.body));
+                            }
                             None => {
                                 let message = format!("there are more than {MODELS_MAX} models");
                                 errors.push(error(
@@ -130,7 +136,8 @@ impl Input {
         match errors.is_empty() {
             true => {
                 let endpoint = rules.endpoint.clone();
-                Ok(Self { content, rules_endpoint: endpoint, lines, models })
+                let order = order(&beginnings);
+                Ok(Self { content, rules_endpoint: endpoint, lines, models, order })
             }
             false => Err(InputError::Invalid(errors)),
         }
@@ -139,6 +146,11 @@ impl Input {
     /// Number of lines.
     pub(super) fn len(&self) -> usize {
         self.lines.len()
+    }
+
+    /// The lines, the first being 0, in the order in which they are run.
+    pub(super) fn order(&self) -> &[usize] {
+        &self.order
     }
 
     /// Bytes of a line, the first being 0.

@@ -169,7 +169,8 @@ impl Run {
         let mut begun = self.store.unfinished_lines(&self.batch).await?;
         self.claim.force(bytes);
         let done: HashSet<u64> = done.into_iter().collect();
-        let mut left = (0..input.len()).filter(|line| !done.contains(&(*line as u64)));
+        let in_order = input.order().iter().copied();
+        let mut left = in_order.filter(|line| !done.contains(&(*line as u64)));
         let tenant = self.limits.room.of(&self.batch.tenant);
         let mut changes = self.store.changes();
         let (expires, since) = (self.expires(), Instant::now());
