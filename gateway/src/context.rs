@@ -121,8 +121,8 @@ pub struct Parts {
     pub quarantine: Quarantine,
     /// Usage that is not in the store yet.
     pub usage: UsageBook,
-    /// Held while the store is asked about allotments of budgets, so that its answers are applied in
-    /// their order.
+    /// Held while the store is asked about allotments of budgets, so that its answers are applied
+    /// in their order.
     pub allotting: tokio::sync::Mutex<()>,
     /// Files and batches, if they are kept.
     pub store: Option<Store>,

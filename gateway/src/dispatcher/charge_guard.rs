@@ -25,6 +25,16 @@ impl ChargeGuard {
         self
     }
 
+    /// Takes the charge for a further slot, if there is one: a request that has given up its slot
+    /// waited for it as for its first one, and pays once.
+    pub fn replace(charge: &mut Option<Self>, next: Option<Self>) {
+        if let Some(next) = next
+            && let Some(mut earlier) = charge.replace(next)
+        {
+            earlier.settle(ActualWork::Nothing);
+        }
+    }
+
     /// Sets the work done.
     pub fn settle(&mut self, done: ActualWork) {
         self.done = Some(done);

@@ -101,8 +101,8 @@ impl Admitted {
         SlotRequest { model, tenant, user, share, class, size, bytes, prefix, constraints }
     }
 
-    /// True if a more urgent request may take its slot: it is the gateway's own, of the least urgent
-    /// class, and continues later from its last token.
+    /// True if a more urgent request may take its slot: it is the gateway's own, of the least
+    /// urgent class, and continues later from its last token.
     pub(crate) fn is_preemptible(&self) -> bool {
         self.latest.is_some() && self.class == Class::Batch && self.api.generates()
     }

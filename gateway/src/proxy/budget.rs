@@ -1,6 +1,6 @@
 //! Reserves what a request can use of monthly budgets, so that requests side by side cannot exceed
-//! them together. If other gateways count on the same budget, this one may have to ask the store for
-//! a larger part of it first.
+//! them together. If other gateways count on the same budget, this one may have to ask the store
+//! for a larger part of it first.
 
 use std::num::NonZeroU64;
 use std::time::Duration;

@@ -32,7 +32,6 @@ use crate::scheduler::attempts::{
     self, AttemptAction, AttemptEnd, AttemptFailure, AttemptId, Attempts, GrantedSlot, Purpose,
     RequestProperties,
 };
-use crate::scheduler::charge::ActualWork;
 use crate::types::error::Error;
 use crate::types::random::random;
 use crate::upstream::external::refusal::Refusal;
@@ -319,8 +318,7 @@ impl Drive {
         };
         let dispatcher = &self.gateway.dispatcher;
         let id = self.attempts.on_granted(purpose, slot, now, &mut || dispatcher.take_retry());
-        let is_preemptible = self.admitted.is_preemptible() && lease.terms().is_none();
-        self.exchanges.push(Exchange::new(id, lease, is_preemptible));
+        self.exchanges.push(Exchange::new(id, lease, self.admitted.is_preemptible()));
     }
 
     fn on_exchange_event(&mut self, index: usize, event: Event, now: Duration) {
@@ -419,12 +417,7 @@ impl Drive {
         if purpose != Purpose::Hedge {
             record.record_route(&exchange.lease);
         }
-        if let Some(next) = exchange.lease.start()
-            && let Some(mut earlier) = charge.replace(next)
-        {
-            // It waited for another slot after it gave one up: it pays once.
-            earlier.settle(ActualWork::Nothing);
-        }
+        ChargeGuard::replace(charge, exchange.lease.start());
         exchange.send(admitted, settings, attempts.resume());
         self.hedge = hedge_after.map(|after| (attempt, Box::pin(sleep(after))));
     }

@@ -155,7 +155,7 @@ impl Sending {
             return Err(refusal(response).await);
         }
         if response.status() == StatusCode::PAYMENT_REQUIRED {
-            // A node's word for what clients know as 429, which of a node would mean that it is full.
+            // A node's word for what clients know as 429. From a node, that would mean: full.
             *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
         }
         if is_event_stream(&response) {

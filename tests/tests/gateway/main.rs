@@ -5,6 +5,7 @@
 mod affinity;
 mod answers;
 mod background;
+mod batch_slots;
 mod batches;
 mod bodies;
 mod budgets;

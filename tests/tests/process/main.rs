@@ -52,6 +52,7 @@ mod sandbox;
 mod scoring;
 mod scripts;
 mod sdk;
+mod shared_budgets;
 mod shared_store;
 mod soak;
 mod split_model;

@@ -95,8 +95,8 @@ impl Ledger {
         Ok(tokens)
     }
 
-    /// What this gateway may grant of the rest of a tenant's budget, and how many of `needed` tokens
-    /// that lacks.
+    /// What this gateway may grant of the rest of a tenant's budget, and how many of `needed`
+    /// tokens that lacks.
     fn allotted_of(&mut self, tenant: &str, left: u64, needed: u64) -> (u64, u64) {
         let Some(allotments) = &mut self.allotments else { return (left, 0) };
         if !allotments.contains_key(tenant) {

@@ -80,6 +80,8 @@ impl Exchange {
     /// Starts an exchange on a granted slot, which a more urgent request may take if
     /// `is_preemptible`.
     pub(super) fn new(id: AttemptId, mut lease: Lease, is_preemptible: bool) -> Self {
+        // What an external endpoint has begun is paid for.
+        let is_preemptible = is_preemptible && lease.terms().is_none();
         let preempted = is_preemptible.then(|| Box::pin(lease.preempted()));
         let meter = Meter::new(lease.terms().is_some());
         let pace = PaceMeter { since: None, waited: 0.0, tokens: 0 };

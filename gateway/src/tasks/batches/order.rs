@@ -8,8 +8,8 @@ use std::hash::{DefaultHasher, Hasher};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// How many bytes of prompts are compared, from short to long beginnings. A shorter one is not worth
-/// it: nodes compute it in no time.
+/// How many bytes of prompts are compared, from short to long beginnings. A shorter one is not
+/// worth it: nodes compute it in no time.
 const DEPTHS: [usize; 4] = [256, 1024, 4096, 16_384];
 
 /// How the prompt of a line begins: a hash for each depth, which covers all bytes until there.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use flotilla_gateway::access::quarantine::Quarantine;
 use flotilla_gateway::access::spend::Prices;
 use flotilla_gateway::scheduler::attempts::{self, AttemptId, GrantedSlot, Purpose};
-use flotilla_gateway::scheduler::charge::ActualWork;
 use flotilla_gateway::scheduler::fleet::{AttemptOutcome, EndpointId, EngineId, Terms};
 use flotilla_gateway::scheduler::prefix_index::Prefix;
 use flotilla_gateway::scheduler::queue::TicketId;
@@ -315,25 +314,6 @@ impl Gateway {
         }
     }
 
-    /// The least urgent request that began last gives its slot to a more urgent one that waits.
-    fn preempts_for(&mut self, number: usize, now: f64) {
-        if self.requests[number].class == Class::Batch {
-            return;
-        }
-        let running = self.requests.iter().enumerate().rev();
-        let mut lowest = running.filter(|(_, request)| request.class == Class::Batch);
-        let found = lowest.find_map(|(number, request)| {
-            let mut legs = request.legs.iter();
-            let leg = legs.find(|leg| !leg.is_external && !leg.is_released && leg.job.is_some())?;
-            Some((number, leg.attempt))
-        });
-        let Some((number, attempt)) = found else { return };
-        if let Some(attempts) = &mut self.requests[number].attempts {
-            attempts.on_preempted(attempt, at(now));
-        }
-        self.perform(number, now);
-    }
-
     fn enters_queue(&mut self, number: usize, id: TicketId) {
         self.tickets.insert(id, number);
         let ticket = self.scheduler.ticket(id).filter(|ticket| !ticket.is_retried);
@@ -434,12 +414,7 @@ impl Gateway {
         (leg.job, leg.heard) = (Some(job), now);
         let (link, is_external) = (leg.link, leg.is_external);
         let charge = leg.binding.charge.clone().map(|c| (c, leg.binding.model.clone()));
-        if charge.is_some() {
-            // It waited for another slot after it gave one up: it pays once.
-            self.correct_by(number, ActualWork::Nothing);
-        }
-        let request = &mut self.requests[number];
-        request.charge = charge.or(request.charge.take());
+        self.charge(number, charge);
         self.counts.outside += u64::from(is_external);
         self.ready.push(Sent { request: number, attempt, link, job, resume });
     }

@@ -1,0 +1,124 @@
+//! Budgets of keys at gateways that share their store, in a real PostgreSQL.
+
+use fleet_tests::client::Client;
+use fleet_tests::mock_node::{MockNode, healthy};
+use fleet_tests::postgres::Postgres;
+use fleet_tests::process::Fleet;
+use fleet_tests::{chat, eventually};
+use inference_protocol::resume::Usage;
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::shared_store::{Shared, until_available};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_is_that_of_all_gateways_and_outlives_a_kill() {
+    let Some(server) = Postgres::start(&[]).await else { return };
+    let shared = Shared::new(&server.database("flotilla"));
+    let (key, keys) = shared.key("tokens_per_month: 30");
+    let more = format!("keys_file: {keys}\n{}", shared.store());
+    let mut a = Fleet::start(&more).await;
+    let b = a.another();
+    let mut of_a = MockNode::join(a.client.address(), healthy("n", 1)).await;
+    let _of_b = MockNode::join(b.client.address(), healthy("m", 1)).await;
+    a.wait_for_slots("n").await;
+    b.wait_for_slots("m").await;
+    let poor = a.client.with_key(Some(&key));
+    let asking = tokio::spawn(async move { poor.chat(&chat("Hi")).await });
+    let stream = of_a.asked().await.stream();
+    let choice = json!({"index": 0, "message": {"role": "assistant", "content": "!"},
+        "finish_reason": "stop"});
+    stream.note(&(0..11).collect::<Vec<_>>()).await;
+    let used = Usage { prompt: 20, completion: 11, cached: 0 };
+    stream.close_marked(used, &json!({"choices": [choice]}).to_string()).await;
+    assert_eq!(asking.await.unwrap().status, 200);
+    let text = eventually("usage to be stored", async || {
+        let table = b.admin.get("/admin/v1/usage").await;
+        let text = String::from_utf8(table.body.to_vec()).unwrap();
+        text.contains(",poor,").then_some(text)
+    })
+    .await;
+    assert!(text.contains(",poor,standard,flotilla-demo,,20,0,11,0"), "{text}");
+    let poor = b.client.with_key(Some(&key));
+    // A request for a model that nobody serves is refused for that, as long as it is let in.
+    eventually("the other one to refuse", async || {
+        let request = json!({"model": "other", "messages": []});
+        let refused = poor.post("/v1/chat/completions", request.to_string()).await;
+        (refused.error_code() == "insufficient_quota").then_some(())
+    })
+    .await;
+    a.server.signal(Signal::KILL);
+    a.server.ended().await;
+    a.restart();
+    let poor = a.client.with_key(Some(&key));
+    let refused = poor.chat(&chat("Hi")).await;
+    assert_eq!((refused.status, refused.error_code().as_str()), (429, "insufficient_quota"));
+}
+
+/// Asks until the budget is used up. Returns how many tokens the responses say were used.
+async fn uses_up(client: Client) -> u64 {
+    let mut tokens = 0;
+    loop {
+        let answer = client.chat(&chat("What is the capital of France?")).await;
+        if answer.status == 200 {
+            tokens += answer.json()["usage"]["total_tokens"].as_u64().unwrap();
+            continue;
+        }
+        match answer.error_code().as_str() {
+            "insufficient_quota" => return tokens,
+            "rate_limit_exceeded" => {}
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn racing_requests_at_two_gateways_do_not_exceed_a_budget() {
+    let budget = 3000;
+    let Some(server) = Postgres::start(&[]).await else { return };
+    let shared = Shared::new(&server.database("flotilla"));
+    let (key, keys) = shared.key(&format!("tokens_per_month: {budget}"));
+    let a = Fleet::start(&format!("keys_file: {keys}\n{}", shared.store())).await;
+    let b = a.another();
+    let (_of_a, _of_b) = (a.join("a", &[]).await, b.join("b", &[]).await);
+    a.wait_for_slots("a").await;
+    b.wait_for_slots("b").await;
+    let clients = [&a, &b].map(|gateway| gateway.client.with_key(Some(&key)));
+    let asking = (0..16).map(|n| tokio::spawn(uses_up(clients[n % 2].clone())));
+    let mut tokens = 0;
+    for asked in asking.collect::<Vec<_>>() {
+        tokens += asked.await.unwrap();
+    }
+    assert!((budget / 2..=budget).contains(&tokens), "{tokens} of {budget}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_store_only_keys_with_a_budget_are_refused_and_not_before_they_need_more() {
+    let Some(mut server) = Postgres::start(&[]).await else { return };
+    let shared = Shared::new(&server.database("flotilla"));
+    let (key, keys) = shared.key("tokens_per_month: 1000000, max_tokens: 10");
+    let gateway = Fleet::start(&format!("keys_file: {keys}\n{}", shared.store())).await;
+    let _agent = gateway.join("a", &[]).await;
+    gateway.wait_for_slots("a").await;
+    let poor = gateway.client.with_key(Some(&key));
+    let question = json!({"model": "flotilla-demo", "messages": [], "max_tokens": 1});
+    let question = |mut long: String| {
+        let mut question = question.clone();
+        long.push('?');
+        question["messages"] = json!([{"role": "user", "content": long}]);
+        question
+    };
+    assert_eq!(poor.chat(&question(String::new())).await.status, 200);
+    server.kill();
+    until_available(&gateway, false).await;
+    // An eighth of the budget was allotted to the gateway.
+    assert_eq!(poor.chat(&question(String::new())).await.status, 200);
+    let more = question("x".repeat(200_000));
+    let refused = poor.chat(&more).await;
+    assert_eq!((refused.status, refused.error_code().as_str()), (503, "store_unavailable"));
+    assert_eq!(gateway.client.chat(&chat("Hi")).await.status, 200);
+    server.restart().await;
+    until_available(&gateway, true).await;
+    let refused = poor.chat(&more).await;
+    assert_eq!(refused.error_code(), "context_length_exceeded", "it is let in");
+}
