@@ -125,7 +125,9 @@ async fn streams_in_the_background_miss_no_event_while_gateway_and_nodes_are_kil
     let kills = gateway_kills * (node_kills + 1);
     let mut script = Script::start(&python, &fleet, count);
     for kill in 1..=kills {
-        script.until(count * kill / (kills + 1)).await;
+        // In the first half: nodes may have ended what clients still read, and clients that begin
+        // more streams are still needed.
+        script.until(count * kill / (2 * (kills + 1))).await;
         streams_run(&fleet).await;
         fleet.kill_in_turn(kill, node_kills, &mut others).await;
     }

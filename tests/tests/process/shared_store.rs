@@ -276,7 +276,7 @@ async fn two_gateways_that_are_killed_in_turn_lose_nothing_and_do_nothing_twice(
     let batch = begun(&gateways[0].client, &lines_about(&questions, lines)).await;
     let mut scripts = [0, 1].map(|at: usize| Script::start(&python, &gateways[at], streams));
     for kill in 1..=kills {
-        scripts[kill % 2].until(streams * kill / (2 * kills)).await;
+        scripts[kill % 2].until(streams * kill / (3 * kills)).await;
         let gateway = &mut gateways[kill % 2];
         streams_run(gateway).await;
         gateway.server.signal(Signal::KILL);
