@@ -104,15 +104,15 @@ impl UsageLimits {
         let choices = self.choices();
         let longest = self.completion_max().unwrap_or(context.saturating_mul(choices));
         let usual = longest.min(USUAL_CHOICE_TOKENS.saturating_mul(choices));
-        let most = match self.task {
-            // Most of a long list are documents, each of which is prefilled once.
-            Task::Rerank(documents) => self.prompt_estimate().saturating_mul(documents.max(1)),
-            _ => self.prompt_max(),
+        let (likely, most) = match self.task {
+            // The query is computed with each document, and may be the larger part.
+            Task::Rerank(documents) => {
+                let all = self.prompt_estimate().saturating_mul(documents.max(1));
+                (all, all)
+            }
+            _ => (self.prompt_estimate(), self.prompt_max()),
         };
-        Need {
-            likely: self.prompt_estimate().saturating_add(usual),
-            most: most.saturating_add(longest),
-        }
+        Need { likely: likely.saturating_add(usual), most: most.saturating_add(longest) }
     }
 
     /// Most tokens per choice of a request that may use `usage_max` tokens, by the estimate of its
@@ -278,5 +278,21 @@ mod tests {
         assert!(UsageLimits::new(999, task(0, true)).can_fill(mib, 4096), "it holds the prompt");
         assert!(!UsageLimits::new(999, task(0, false)).can_fill(mib, 4096));
         assert!(!UsageLimits::new(mib, Task::Rerank(9)).can_fill(64 * mib, 512));
+    }
+
+    #[test]
+    fn what_a_request_needs_of_a_budget_has_an_estimate_and_a_bound() {
+        let need = |limits: UsageLimits, context| {
+            let Need { likely, most } = limits.need(context);
+            (likely, most)
+        };
+        let prompt = 1000 + TEMPLATE_TOKENS_MAX;
+        assert_eq!(need(text(Some(50), 2), None), (201 + 100, prompt + 100));
+        assert_eq!(need(text(None, 2), Some(4096)), (201 + 512, prompt + 8192));
+        assert_eq!(need(text(None, 1), None), (201 + 256, prompt + 32_768));
+        assert_eq!(need(UsageLimits::new(1000, Task::Rerank(9)), None), (201 * 9, 201 * 9));
+        assert_eq!(need(UsageLimits::new(1000, Task::TextQuery), None), (0, 0));
+        assert_eq!(text(None, 2).choice_max(301), 50);
+        assert_eq!(text(None, 2).choice_max(0), 1);
     }
 }

@@ -84,14 +84,14 @@ async fn used((asking, asked): (JoinHandle<Answer>, Asked), tokens: u64) {
 #[tokio::test]
 async fn requests_side_by_side_cannot_exceed_a_budget_together() {
     let folder = Folder::new();
-    let gateway = gateway("tokens_per_month: 10000", &folder.path().join("state.json")).await;
+    let gateway = gateway("tokens_per_month: 6000", &folder.path().join("state.json")).await;
     let mut node = gateway.node("a", 4).await;
     let body = json!({"model": "flotilla-demo", "messages": [], "max_tokens": 1000});
     let first = asked(&gateway.client, &mut node, &body).await;
     let most = first.1.resume.usage_max.unwrap();
-    assert!((1000..10000).contains(&most), "{most}: the prompt at most, and 1,000 tokens");
+    assert!((1000..6000).contains(&most), "{most}: the prompt at most, and 1,000 tokens");
     let second = asked(&gateway.client, &mut node, &body).await;
-    assert_eq!(second.1.resume.usage_max, Some(10000 - most), "what is left");
+    assert_eq!(second.1.resume.usage_max, Some(6000 - most), "what is left");
     let refused = gateway.client.chat(&body).await;
     assert_eq!((refused.status, refused.error_code().as_str()), (429, "rate_limit_exceeded"));
     assert_eq!(
@@ -106,7 +106,7 @@ async fn requests_side_by_side_cannot_exceed_a_budget_together() {
     // What they have not used is free again.
     let body = json!({"model": "flotilla-demo", "messages": [], "max_tokens": 20000});
     let third = asked(&gateway.client, &mut node, &body).await;
-    assert_eq!(third.1.resume.usage_max, Some(9500));
+    assert_eq!(third.1.resume.usage_max, Some(5500));
     third.1.answer("Hi");
     assert_eq!(third.0.await.unwrap().status, 200);
 }

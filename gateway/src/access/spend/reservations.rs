@@ -1,9 +1,10 @@
 //! PURE. Reserves what requests may use of monthly budgets while they run, so that requests side by
 //! side cannot exceed a budget together.
 //!
-//! A request reserves as much as it can use. Nodes hold it to that. When less than that is left, it
-//! gets what is left, and its response ends there; unless other requests have reserved so much that
-//! too little remains for a usual response: then it is refused until one of them ends.
+//! A request reserves as much as it can use. Nodes hold it to that. Beside others it gets no large
+//! part of what is free: most use far less than they can. When less is left, it gets what is left,
+//! and its response ends there; unless other requests have reserved so much that too little remains
+//! for a usual response: then it is refused until one of them ends.
 //!
 //! Gateways that share a store divide what is left of a tenant's budget among them: each grants no
 //! more than its allotment, and asks for more when it needs it.
@@ -13,6 +14,11 @@ use std::collections::HashMap;
 use super::Ledger;
 use crate::types::limits::LimitScope;
 use crate::types::user::UserId;
+
+/// Beside others, a request gets at most one of so many parts of what is free,
+const PARTS: u64 = 8;
+/// but always so many times what it is likely to need.
+const LIKELY: u64 = 4;
 
 /// Tokens of budgets that running requests have reserved.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -77,13 +83,14 @@ impl Ledger {
         if let (Some(budget), Some(user)) = (of_user, user) {
             let left = budget.saturating_sub(self.user_usage(tenant, user).tokens);
             let reserved = self.reserved.users.get(&(tenant.into(), user)).copied().unwrap_or(0);
-            let granted = grant(left, left, reserved, need);
+            let granted = grant(left, left, reserved, need.beside(reserved, left));
             tokens = granted.map_err(|shortage| (shortage, LimitScope::User))?;
         }
         if let Some(budget) = of_tenant {
             let left = budget.saturating_sub(self.month_usage(tenant).tokens);
             let reserved = self.reserved.tenants.get(tenant).copied().unwrap_or(0);
             let need = Need { likely: need.likely.min(tokens), most: tokens };
+            let need = need.beside(reserved, left);
             let (allotted, lacks) = self.allotted_of(tenant, left, reserved + need.most);
             let granted = match lacks {
                 1.. if left > 0 && !has_asked => Err(Shortage::Unallotted(lacks)),
@@ -158,6 +165,15 @@ impl Ledger {
     /// Releases what [`Ledger::reserve`] returned, once what was used of it is booked.
     pub(crate) fn release(&mut self, payer: Payer<'_>, tokens: u64) {
         self.reserved.remove(payer, tokens);
+    }
+}
+
+impl Need {
+    /// What a request needs of a budget of which `left` are left, and `reserved` by others.
+    fn beside(self, reserved: u64, left: u64) -> Self {
+        let part = left.saturating_sub(reserved) / PARTS;
+        let fair = part.max(self.likely.saturating_mul(LIKELY));
+        Self { most: if reserved > 0 { self.most.min(fair) } else { self.most }, ..self }
     }
 }
 
@@ -238,6 +254,18 @@ mod tests {
         let used_up = Err((Shortage::UsedUp, LimitScope::Key));
         assert_eq!(ledger.reserve(ADA, (Some(250), None), NEED, false), used_up);
         assert_eq!(ledger.reserved, Reservations::default());
+    }
+
+    #[test]
+    fn many_requests_run_side_by_side_although_each_could_use_a_large_part() {
+        let mut ledger = Ledger::default();
+        let need = Need { likely: 300, most: 12_000 };
+        let mut reserve = || ledger.reserve(ADA, (Some(100_000), None), need, false);
+        assert_eq!([reserve(), reserve()], [Ok(12_000), Ok(88_000 / PARTS)]);
+        let granted: Vec<u64> = std::iter::from_fn(|| reserve().ok()).collect();
+        assert!(granted.len() > 20, "{granted:?}");
+        assert!(granted[..granted.len() - 1].iter().all(|tokens| *tokens >= 300 * LIKELY));
+        assert!(granted.iter().sum::<u64>() <= 100_000 - 12_000 - 11_000);
     }
 
     #[test]
