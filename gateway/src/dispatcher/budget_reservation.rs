@@ -88,7 +88,7 @@ impl Shortfall {
         }
     }
 
-    /// What the client is told.
+    /// The error that the client receives.
     pub(crate) fn error(self) -> Error {
         let Self { shortage, scope } = self;
         match shortage {

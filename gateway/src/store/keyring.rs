@@ -120,7 +120,7 @@ struct Keys {
     keys: Vec<Key>,
     /// False if what is new is not encrypted.
     encrypts: bool,
-    /// Values that could not be decrypted: whoever asks for them tries again and again.
+    /// Values whose failure to decrypt was logged: requests for them are repeated.
     logged: Mutex<HashSet<String>>,
 }
 

@@ -19,7 +19,7 @@ pub(super) fn said(bench: &Bench, id: RequestId, prompt: &str) {
 }
 
 /// Sends prompts one after the other.
-fn converse(bench: &mut Bench, prompts: &[(RequestId, String)]) {
+pub(super) fn converse(bench: &mut Bench, prompts: &[(RequestId, String)]) {
     for (id, prompt) in prompts {
         bench.submit(*id, prompt);
         bench.run();

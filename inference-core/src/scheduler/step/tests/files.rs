@@ -1,6 +1,6 @@
 //! Tests saved prefixes in files: they survive the engine, and no request waits for them in vain.
 
-use super::evicted::{about, said};
+use super::evicted::{about, converse, said};
 use super::*;
 use crate::scheduler::prefix_disk::folder::tests::Temporary;
 use crate::scheduler::prefix_disk::{PrefixDisk, PrefixFolder};
@@ -28,14 +28,6 @@ fn lean() -> FakeModel {
 /// Ends the engine as a clean stop does.
 fn stop(mut bench: Bench) {
     bench.engine.finish_writing(&|| Duration::ZERO, LIMIT);
-}
-
-fn converse(bench: &mut Bench, prompts: &[(RequestId, String)]) {
-    for (id, prompt) in prompts {
-        bench.submit(*id, prompt);
-        bench.run();
-        said(bench, *id, prompt);
-    }
 }
 
 #[test]
