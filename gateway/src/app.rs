@@ -16,7 +16,7 @@ use crate::server::listener::{self};
 use crate::tasks::reconcile::reconcile;
 use crate::tasks::{
     acme, background, batches, deletions, external_endpoints, hourly_cost, maintenance, presence,
-    probes, reload, state_file, systemd, trace_export, usage, webhooks,
+    probes, reload, shared_settings, state_file, systemd, trace_export, usage, webhooks,
 };
 
 /// How long tasks may take to end after all requests are done or cut off.
@@ -36,6 +36,7 @@ pub async fn run(
     let (spans, queue) = Spans::new(metrics.clone());
     let gateway = Gateway::new(settings, metrics, spans, stop);
     state_file::restore(&gateway);
+    gateway.restore_stored_keys().await;
     let usage_before = usage::restore(&gateway).await;
     gateway.tasks.spawn(state_file::run(gateway.clone()));
     let nodes = reconcile(gateway.clone(), |c| &c.static_nodes, static_nodes::maintain);
@@ -46,6 +47,7 @@ pub async fn run(
     gateway.tasks.spawn(maintenance::run(gateway.clone()));
     gateway.tasks.spawn(presence::run(gateway.clone()));
     gateway.tasks.spawn(probes::run(gateway.clone()));
+    gateway.tasks.spawn(shared_settings::run(gateway.clone()));
     gateway.tasks.spawn(batches::run(gateway.clone()));
     gateway.tasks.spawn(background::run(gateway.clone()));
     gateway.tasks.spawn(usage::run(gateway.clone(), usage_before));

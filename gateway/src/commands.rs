@@ -6,6 +6,7 @@ pub mod init;
 pub mod join_command;
 pub mod key;
 pub mod nodes;
+mod stored_keys;
 pub mod top;
 pub mod usage;
 pub mod work;

@@ -34,6 +34,7 @@ mod edge;
 pub mod effective;
 mod external;
 pub mod files;
+pub(crate) mod key_entries;
 mod key_recorder;
 pub mod load;
 pub mod locate;

@@ -22,6 +22,7 @@ use crate::types::error::Error;
 use flotilla_listeners::socket::BindError;
 
 pub mod settings;
+pub(crate) mod stored_keys;
 
 /// State shared by all requests. Clones share it.
 #[derive(Debug, Clone)]
@@ -57,6 +58,7 @@ impl Gateway {
             quarantine: Quarantine::default(),
             usage: UsageBook::default(),
             allotting: tokio::sync::Mutex::default(),
+            sharing: tokio::sync::Mutex::default(),
             responses: Responses::new(now.config.limits.stored),
             stop,
             links: CancellationToken::new(),
@@ -124,6 +126,8 @@ pub struct Parts {
     /// Held while the store is asked about allotments of budgets, so that its answers are applied
     /// in their order.
     pub allotting: tokio::sync::Mutex<()>,
+    /// Held while a setting of the store is read and applied, so that the latest one stays.
+    pub(crate) sharing: tokio::sync::Mutex<()>,
     /// Files and batches, if they are kept.
     pub store: Option<Store>,
     /// Stored responses of the Responses API.

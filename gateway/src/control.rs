@@ -8,6 +8,7 @@ use crate::types::error::Error;
 pub mod admin;
 pub mod health;
 pub(crate) mod join;
+pub mod keys;
 pub mod overview;
 pub(crate) mod page;
 pub mod usage;

@@ -3,7 +3,7 @@
 //!
 //! A [`Lease`] is a claimed slot. Dropping it frees the slot and binds the next request.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -263,6 +263,25 @@ impl Dispatcher {
         core.scheduler.ledger = kept.ledger;
         core.scheduler.ledger.set_date(date);
         core.scheduler.fleet.restore_cordoned(kept.cordoned);
+    }
+
+    /// Names of cordoned nodes.
+    pub(crate) fn cordoned(&self) -> BTreeSet<String> {
+        self.lock().scheduler.fleet.cordoned().clone()
+    }
+
+    /// Cordons these nodes, linked or not, and uncordons those.
+    pub(crate) fn set_cordons(&self, cordoned: &[&String], uncordoned: &[&String]) {
+        self.update(|core| {
+            let fleet = &mut core.scheduler.fleet;
+            fleet.restore_cordoned(cordoned.iter().map(|name| (*name).clone()).collect());
+            for name in cordoned {
+                fleet.cordon(name);
+            }
+            for name in uncordoned {
+                fleet.uncordon(name, Upstream::cancel_leaving);
+            }
+        });
     }
 
     /// External prices of a model, if known.

@@ -25,8 +25,8 @@ use flotilla_listeners::log::start_log;
 use flotilla_listeners::systemd::notify_stopping;
 use flotilla_manual::{ManArgs, exit};
 use options::{
-    Cli, Command, ConfigArgs, ConfigCommand, EXAMPLES, GatewayArgs, HealthArgs, InitArgs, JoinArgs,
-    KeyCommand, KeysFileArgs, NodeArgs, WorkArgs, WorkCommand,
+    AdminArgs, Cli, Command, ConfigArgs, ConfigCommand, EXAMPLES, GatewayArgs, HealthArgs,
+    InitArgs, JoinArgs, KeyCommand, KeyPlaceArgs, NodeArgs, WorkArgs, WorkCommand,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -253,38 +253,72 @@ fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
 
 fn key(command: KeyCommand) -> Result<(), CommandError> {
     match command {
-        KeyCommand::New { name, limits, file } => {
-            let new = NewKey::generate(&name, |digest| limits.entry(&name, digest));
-            new_key(&name, new?, &file)
+        KeyCommand::New { name, limits, place } => {
+            let new = NewKey::generate(&name, |digest| limits.entry(&name, digest))?;
+            match place.gateway() {
+                Some(gateway) => {
+                    ask(&gateway, async |remote| remote.add_keys(&[new.entry]).await)?;
+                    print_line(&format!("# The key, shown once:\n{}", new.secret))
+                }
+                None => new_key(&name, new, &place),
+            }
         }
-        KeyCommand::List(file) => {
-            let keys = match (keys_config(&file), keys_file(&file)?) {
-                (Some(config), _) => load_config(&config)?.keys,
-                (None, Some(path)) => KeysFile::open(&path)?.keys,
-                (None, None) => return Err(CommandError::Usage(NO_KEYS_FILE.into())),
+        KeyCommand::List(place) => {
+            let keys = match (place.gateway(), keys_config(&place)) {
+                (Some(gateway), _) => ask(&gateway, async |remote| remote.keys().await)?,
+                (None, Some(config)) => load_config(&config)?.keys,
+                (None, None) => KeysFile::open(&existing_keys_file(&place)?)?.keys,
             };
             print_line(&commands::key::table(&keys))
         }
-        KeyCommand::Revoke { name, file } => {
-            let path = keys_file(&file)?.ok_or_else(|| CommandError::Usage(NO_KEYS_FILE.into()))?;
-            let mut keys = KeysFile::open(&path)?;
-            let before = keys.keys.len();
-            keys.keys.retain(|key| key.name != name);
-            if keys.keys.len() == before {
-                return Err(CommandError::Usage(format!(
-                    "no key named '{name}' in {}",
-                    path.display()
-                )));
+        KeyCommand::Revoke { name, place } => {
+            match place.gateway() {
+                Some(gateway) => {
+                    ask(&gateway, async |remote| remote.delete_key(&name).await)?;
+                }
+                None => revoke(&name, &existing_keys_file(&place)?)?,
             }
-            keys.save()?;
             print_line(&format!("Revoked the key '{name}'."))
+        }
+        KeyCommand::Import { file, gateway } => {
+            let keys = KeysFile::open(&file)?.keys;
+            let changes = ask(&gateway, async |remote| remote.put_keys(&keys).await)?;
+            print_line(&format!("{} keys added, {} replaced", changes.added, changes.replaced))
+        }
+        KeyCommand::Export(gateway) => {
+            print(&commands::key::file(&ask(&gateway, async |remote| remote.keys().await)?)?)
         }
     }
 }
 
-const NO_KEYS_FILE: &str = "no keys file: set --config FILE or --keys-file FILE";
+/// Asks a running gateway.
+fn ask<T>(
+    gateway: &GatewayArgs,
+    question: impl AsyncFnOnce(&AdminClient) -> Result<T, String>,
+) -> Result<T, CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let remote = remote(gateway)?;
+    runtime.map_err(software)?.block_on(question(&remote)).map_err(CommandError::Unavailable)
+}
 
-fn new_key(name: &str, new: NewKey, file: &KeysFileArgs) -> Result<(), CommandError> {
+fn revoke(name: &str, path: &Path) -> Result<(), CommandError> {
+    let mut keys = KeysFile::open(path)?;
+    let before = keys.keys.len();
+    keys.keys.retain(|key| key.name != name);
+    if keys.keys.len() == before {
+        let message = format!("no key named '{name}' in {}", path.display());
+        return Err(CommandError::Usage(message));
+    }
+    keys.save()
+}
+
+fn existing_keys_file(place: &KeyPlaceArgs) -> Result<PathBuf, CommandError> {
+    keys_file(place)?.ok_or_else(|| CommandError::Usage(NO_KEYS_FILE.into()))
+}
+
+const NO_KEYS_FILE: &str = "no keys file: set --config FILE, --keys-file FILE, or --store";
+
+fn new_key(name: &str, new: NewKey, file: &KeyPlaceArgs) -> Result<(), CommandError> {
     let Some(path) = keys_file(file)? else {
         print_line(&format!("# The key, shown once:\n{}\n# For the configuration:", new.secret))?;
         return print_line(new.yaml()?.trim_end());
@@ -303,14 +337,19 @@ fn new_key(name: &str, new: NewKey, file: &KeysFileArgs) -> Result<(), CommandEr
 }
 
 /// Path of the keys file, if one is specified.
-fn keys_file(file: &KeysFileArgs) -> Result<Option<PathBuf>, CommandError> {
+fn keys_file(file: &KeyPlaceArgs) -> Result<Option<PathBuf>, CommandError> {
     let Some(config) = keys_config(file) else { return Ok(file.keys_file.clone()) };
-    let none = || CommandError::Usage(format!("{} sets no keys_file", config.display()));
+    let none = || {
+        CommandError::Usage(format!(
+            "{} sets no keys_file; set --store for the keys of its store",
+            config.display()
+        ))
+    };
     load_config(&config)?.keys_file.ok_or_else(none).map(Some)
 }
 
 /// The configuration whose keys file is used, unless a keys file is given.
-fn keys_config(file: &KeysFileArgs) -> Option<PathBuf> {
+fn keys_config(file: &KeyPlaceArgs) -> Option<PathBuf> {
     match file.keys_file {
         Some(_) => None,
         None => Places::of_process().find(file.config.as_deref()),
@@ -414,7 +453,7 @@ fn health(of: &HealthArgs) -> Result<(), CommandError> {
 }
 
 fn remote(gateway: &GatewayArgs) -> Result<AdminClient, CommandError> {
-    let GatewayArgs { config, url, key_file, ca_file } = gateway;
+    let GatewayArgs { config, admin: AdminArgs { url, key_file, ca_file } } = gateway;
     let config = match (config, url) {
         (None, Some(_)) => None,
         (given, _) => Some(locate(given.as_deref())?),

@@ -31,6 +31,7 @@ mod live;
 mod page;
 mod postgres;
 mod quota;
+mod shared_settings;
 mod sql;
 mod sqlite;
 #[cfg(test)]
@@ -53,6 +54,7 @@ pub(crate) use listing::{Filter, ListedBatch, ListedTask};
 pub use page::Page;
 pub use postgres::PostgresSettings;
 pub use quota::{Claim, StorageLimits};
+pub(crate) use shared_settings::{SettingName, SharedSetting};
 pub(crate) use usage::{UsageRecord, UsageTotals};
 pub use usage_book::UsageBook;
 pub(crate) use usage_book::{UsageKey, UsageSum, hour_of};

@@ -13,6 +13,7 @@ pub(crate) mod probes;
 pub(crate) mod reconcile;
 pub mod reload;
 mod room;
+pub(crate) mod shared_settings;
 pub(crate) mod state_file;
 pub(crate) mod systemd;
 pub(crate) mod trace_export;

@@ -1,6 +1,6 @@
 //! API keys: their tenants and permissions.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -150,11 +150,14 @@ pub struct Keys {
     anonymous: Option<Caller>,
     /// The caller with the admin key, on the admin listener.
     admin: Caller,
+    /// False until the keys of the store are known.
+    is_complete: bool,
 }
 
 impl Keys {
-    /// Loads the keys of a configuration. Keys with unchanged limits keep their current use.
-    pub fn new(keys: &[ApiKey], aliases: &Aliases, old: Option<&Self>) -> Self {
+    /// Loads the keys of a configuration, and those of the store as far as their names and digests
+    /// differ from the former. Keys with unchanged limits keep their current use.
+    pub fn new(keys: &[ApiKey], stored: &[ApiKey], aliases: &Aliases, old: Option<&Self>) -> Self {
         let aliases = Arc::new(aliases.clone());
         let admin = admin_caller(&aliases, old);
         let old = old.into_iter().flat_map(|old| old.callers.values());
@@ -176,7 +179,16 @@ impl Keys {
             };
             (key.digest.clone(), caller)
         };
-        Self { callers: keys.iter().map(caller).collect(), anonymous: None, admin }
+        let names: HashSet<&str> = keys.iter().map(|key| &*key.name).collect();
+        let stored = stored.iter().filter(|key| !names.contains(&*key.name));
+        // The last one with a digest stays.
+        let callers = stored.chain(keys).map(caller).collect();
+        Self { callers, anonymous: None, admin, is_complete: true }
+    }
+
+    /// The same keys where others may exist: one that is not known may be right.
+    pub fn incomplete(self) -> Self {
+        Self { is_complete: false, ..self }
     }
 
     /// Allows anonymous access; no key is needed.
@@ -184,7 +196,7 @@ impl Keys {
         let (key, aliases) = (Arc::new(anonymous_key()), Arc::new(aliases.clone()));
         let admin = admin_caller(&aliases, old);
         let anonymous = Some(unlimited_caller(key, aliases));
-        Self { callers: HashMap::new(), anonymous, admin }
+        Self { callers: HashMap::new(), anonymous, admin, is_complete: true }
     }
 
     /// The caller for requests from the fleet page. Check the admin key first.
@@ -205,7 +217,8 @@ impl Keys {
         }
         let sent = bearer(headers).or_else(|| api_key(headers));
         let sent = KeyDigest::of(sent.ok_or(Error::KeyMissing)?);
-        self.callers.get(&sent).cloned().ok_or(Error::KeyWrong)
+        let unknown = if self.is_complete { Error::KeyWrong } else { Error::StoreUnavailable };
+        self.callers.get(&sent).cloned().ok_or(unknown)
     }
 }
 
@@ -313,7 +326,7 @@ mod tests {
 
     fn ask(authorization: &str) -> Result<String, Error> {
         let keys = ["ada", "bob"].map(|name| key(name, KeyLimits::default()));
-        caller(&Keys::new(&keys, &BTreeMap::new(), None), authorization)
+        caller(&Keys::new(&keys, &[], &BTreeMap::new(), None), authorization)
             .map(|caller| caller.tenant.to_string())
     }
 
@@ -325,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_missing_key_and_a_wrong_one_are_told_apart() {
-        let none = Keys::new(&[], &BTreeMap::new(), None);
+        let none = Keys::new(&[], &[], &BTreeMap::new(), None);
         assert_eq!(none.authenticate(&HeaderMap::new()).unwrap_err(), Error::KeyMissing);
         assert_eq!(caller(&none, "Bearer bob").unwrap_err(), Error::KeyWrong, "no keys, no door");
         assert_eq!(ask("Basic bob"), Err(Error::KeyMissing));
@@ -337,11 +350,11 @@ mod tests {
     fn what_is_used_of_limits_outlives_a_reload_that_leaves_them_alone() {
         let limits = |n| KeyLimits { concurrent_max: NonZeroU32::new(n), ..KeyLimits::default() };
         let before =
-            Keys::new(&[key("ada", limits(1)), key("bob", limits(1))], &BTreeMap::new(), None);
+            Keys::new(&[key("ada", limits(1)), key("bob", limits(1))], &[], &BTreeMap::new(), None);
         let limiter = |keys: &Keys, name: &str| caller(keys, name).unwrap().limiter;
         let _running = ["Bearer ada", "Bearer bob"].map(|n| limiter(&before, n).admit().unwrap());
         let after = [key("ada", limits(1)), key("bob", limits(2))];
-        let after = Keys::new(&after, &BTreeMap::new(), Some(&before));
+        let after = Keys::new(&after, &[], &BTreeMap::new(), Some(&before));
         assert!(limiter(&after, "Bearer ada").admit().is_err());
         assert!(limiter(&after, "Bearer bob").admit().is_ok());
     }
@@ -370,7 +383,7 @@ mod tests {
         };
         let ada = ApiKey { aliases: own, ..key("ada", limits) };
         let all = BTreeMap::from([pair("fast", "big"), pair("gpt", "big"), pair("o", "other")]);
-        let ada = caller(&Keys::new(&[ada], &all, None), "Bearer ada").unwrap();
+        let ada = caller(&Keys::new(&[ada], &[], &all, None), "Bearer ada").unwrap();
         assert_eq!(["fast", "gpt", "big"].map(|name| ada.model(name)), ["small", "big", "big"]);
         assert!(["fast", "gpt", "big", "best"].iter().all(|name| ada.allows(name)));
         assert!(!ada.allows("o") && !ada.allows("secret"), "neither the name nor what it means");
@@ -383,7 +396,8 @@ mod tests {
         let all = all.map(|(name, class)| (name.to_string(), alias("m", Some(class))));
         let own = BTreeMap::from([("chat".to_string(), alias("m", None))]);
         let ada = ApiKey { aliases: own, ..key("ada", KeyLimits::default()) };
-        let ada = caller(&Keys::new(&[ada], &BTreeMap::from(all), None), "Bearer ada").unwrap();
+        let ada =
+            caller(&Keys::new(&[ada], &[], &BTreeMap::from(all), None), "Bearer ada").unwrap();
         let classes = ["titles", "chat", "m"].map(|name| ada.alias_class(name));
         assert_eq!(classes, [Some(Class::Batch), None, None]);
     }

@@ -110,6 +110,16 @@ impl AdminClient {
         self.send(self.client.post(format!("{}{path}", self.base))).await
     }
 
+    /// Sends a text.
+    pub(super) async fn send_text<T: DeserializeOwned>(
+        &self,
+        method: reqwest::Method,
+        path: &str,
+        text: String,
+    ) -> Result<T, String> {
+        self.send(self.client.request(method, format!("{}{path}", self.base)).body(text)).await
+    }
+
     /// The text at a path.
     pub(super) async fn text(&self, path: &str) -> Result<String, String> {
         let body = self.body(self.client.get(format!("{}{path}", self.base))).await?;

@@ -51,21 +51,39 @@ pub(super) fn read(root: &mut Section, files: &Files, problems: &mut Problems) -
     let items = root.list("keys", problems);
     let keys_file = root.text("keys_file", problems);
     let allow_anonymous = root.boolean("allow_anonymous", false, problems);
-    let has_keys = !items.is_empty() || keys_file.is_some();
-    if !has_keys && !allow_anonymous && problems.len() == before {
-        problems.push(Problem { path: "keys".into(), message: NONE.into() });
-    }
-    if has_keys && allow_anonymous {
-        let message = "must be false if keys are configured";
-        problems.push(Problem { path: "allow_anonymous".into(), message: message.into() });
-    }
+    let places = match !items.is_empty() || keys_file.is_some() {
+        true => Places::Some,
+        false if problems.len() == before => Places::None,
+        false => Places::Unknown,
+    };
     let mut seen = SeenKeys::default();
     let mut keys = read_entries(items, &mut seen, problems);
     let keys_file = keys_file.map(|file| files.path(&file));
     let from_file = keys_file.as_ref().and_then(|path| read_file(path, &mut seen, problems));
     let has_keys_file = from_file.is_some();
     keys.extend(from_file.into_iter().flatten());
-    KeySettings { keys, keys_file, has_keys_file, allow_anonymous }
+    KeySettings { keys, keys_file, has_keys_file, allow_anonymous, places }
+}
+
+/// Reports a gateway that no key can open, or that has keys and needs none.
+pub(super) fn check(settings: &KeySettings, has_stored: bool, problems: &mut Problems) {
+    let has_keys = has_stored || settings.places == Places::Some;
+    if !has_stored && settings.places == Places::None && !settings.allow_anonymous {
+        problems.push(Problem { path: "keys".into(), message: NONE.into() });
+    }
+    if has_keys && settings.allow_anonymous {
+        let message = "must be false if keys are configured";
+        problems.push(Problem { path: "allow_anonymous".into(), message: message.into() });
+    }
+}
+
+/// Whether the configuration says where keys are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Places {
+    Some,
+    None,
+    /// There was a problem.
+    Unknown,
 }
 
 /// What the configuration says about keys.
@@ -75,6 +93,7 @@ pub(super) struct KeySettings {
     pub keys_file: Option<PathBuf>,
     pub has_keys_file: bool,
     pub allow_anonymous: bool,
+    pub places: Places,
 }
 
 /// Names and digests of the keys read so far.
@@ -97,20 +116,38 @@ pub(crate) fn read_file(
         true => files::read(path, FILE_BYTES_MAX).and_then(|text| parse(&text)).map(Some),
         false => Ok(None),
     });
-    let tree = match read {
-        Ok(tree) => tree?,
+    match read {
+        Ok(tree) => {
+            let tree = tree?;
+            if !has_list(&tree) {
+                problems.push(at(format!("{}: {NO_LIST}", path.display())));
+            }
+            Some(read_tree(tree, "keys_file", seen, problems))
+        }
         Err(message) => {
             problems.push(at(message));
-            return Some(Vec::new());
+            Some(Vec::new())
         }
-    };
-    if !has_list(&tree) {
-        problems.push(at(format!("{}: {NO_LIST}", path.display())));
     }
-    let mut section = Section::new(tree, "keys_file".into(), &KeyRecorder::default(), problems);
+}
+
+/// Reads keys in the format of a keys file, which may be JSON, too.
+pub(crate) fn read_text(text: &str) -> Result<Vec<ApiKey>, Vec<Problem>> {
+    let at = |message| vec![Problem { path: String::new(), message }];
+    let tree = parse(text).map_err(at)?;
+    if !has_list(&tree) {
+        return Err(at(NO_LIST.into()));
+    }
+    let mut problems = Vec::new();
+    let keys = read_tree(tree, "", &mut SeenKeys::default(), &mut problems);
+    if problems.is_empty() { Ok(keys) } else { Err(problems) }
+}
+
+fn read_tree(tree: Node, path: &str, seen: &mut SeenKeys, problems: &mut Problems) -> Vec<ApiKey> {
+    let mut section = Section::new(tree, path.into(), &KeyRecorder::default(), problems);
     let items = section.list("keys", problems);
     section.finish(problems);
-    Some(read_entries(items, seen, problems))
+    read_entries(items, seen, problems)
 }
 
 /// True if the file has a `keys` entry, even an empty one.

@@ -73,6 +73,7 @@ pub const KEYS: &[&str] = &[
     "store.postgres_url_file",
     "store.postgres_ca_file",
     "store.encryption_key_file",
+    "store.keys",
     "store.s3.bucket",
     "store.s3.prefix",
     "store.s3.endpoint",
@@ -181,10 +182,11 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
     let tls = root.section("tls", &mut problems);
     let admin = read_admin(root.section("admin", &mut problems), &files, &mut problems);
     let aliases = root.aliases("aliases", &mut problems);
-    let api_keys::KeySettings { keys, keys_file, has_keys_file, allow_anonymous } =
-        api_keys::read(&mut root, &files, &mut problems);
+    let key_settings = api_keys::read(&mut root, &files, &mut problems);
     let state_file = read_state_file(&mut root, &files, &mut problems);
     let store = store::read(root.section("store", &mut problems), &files, &mut problems);
+    let has_stored_keys = store.as_ref().is_some_and(|store| store.has_keys);
+    api_keys::check(&key_settings, has_stored_keys, &mut problems);
     let webhooks = webhooks::read(&mut root, &files, &mut problems);
     if store.is_none() && !webhooks.is_empty() {
         root.report("webhooks", "needs a store: set store.dir", &mut problems);
@@ -204,7 +206,7 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
     let cors = read_cors(root.section("cors", &mut problems), &mut problems);
     let mut limits = read_limits(root.section_or_empty("limits", &mut problems), &mut problems);
     // Adding or removing a key makes another configuration, so this stays correct.
-    limits.queue.has_tenants = keys.len() > 1;
+    limits.queue.has_tenants = key_settings.keys.len() > 1 || has_stored_keys;
     let timeouts = read_timeouts(root.section_or_empty("timeouts", &mut problems), &mut problems);
     let retries_max = root.number("retries_max", 2, 0..=10, &mut problems) as usize;
     let (policy, hedge) =
@@ -215,6 +217,7 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
     if problems.is_empty()
         && let Some(listen) = listen
     {
+        let api_keys::KeySettings { keys, keys_file, has_keys_file, .. } = key_settings;
         return Ok(Config {
             files: files.into_named(),
             listen,
@@ -230,7 +233,7 @@ fn walk(root: Node, files: Files, trace: &KeyRecorder) -> Result<Config, Vec<Pro
             state_file,
             store,
             webhooks,
-            allow_anonymous,
+            allow_anonymous: key_settings.allow_anonymous,
             join_key: nodes.join_key,
             join_key_file: nodes.join_key_file,
             node_authority: nodes.authority,

@@ -40,6 +40,8 @@ fn together(root: &mut Value) {
     let keys = json!([
         {"required": ["keys"], "properties": {"keys": some}},
         {"required": ["keys_file"], "properties": {"keys_file": {"type": "string"}}},
+        {"required": ["store"], "properties": {"store":
+            {"type": "object", "required": ["keys"], "properties": {"keys": {"const": true}}}}},
     ]);
     let anybody = json!({"required": ["allow_anonymous"],
         "properties": {"allow_anonymous": {"const": true}}});

@@ -23,6 +23,8 @@ pub struct StoreSettings {
     pub batches: BatchLimits,
     /// Responses in the background.
     pub background: BackgroundLimits,
+    /// True if it holds API keys.
+    pub has_keys: bool,
 }
 
 /// Limits of responses in the background.
@@ -69,6 +71,7 @@ pub(super) fn read(
     let (before, postgres) = (problems.len(), read_postgres(&mut section, files, problems));
     let bucket = section.section("s3", problems).and_then(|s3| read_bucket(s3, files, problems));
     let keyring = read_keyring(&mut section, files, problems);
+    let has_keys = section.boolean("keys", false, problems);
     let is_right = problems.len() == before;
     let mut number = |key, default, max| section.number(key, default, 1..=max, problems);
     let bytes_max = number("bytes_max", 16 * 1024 * MIB, 1024 * TIB);
@@ -94,6 +97,7 @@ pub(super) fn read(
         age_s_max: age_days * DAY_S,
         batches,
         background,
+        has_keys,
     })
 }
 

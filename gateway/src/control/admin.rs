@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::access::keys::bearer;
 use crate::context::Gateway;
 use crate::control::health::status;
+use crate::control::keys;
 use crate::control::only;
 use crate::dispatcher::views::{NodeAction, NodeView};
 use crate::proxy;
@@ -57,6 +58,10 @@ pub(crate) async fn serve(
             Err(error) => Err(error),
         },
         USAGE_PATH => used(gateway, &request).await,
+        path if keys::below(path).is_some() => match authorize(gateway, request.headers()) {
+            Ok(()) => keys::serve(gateway, request).await.map(private),
+            Err(error) => Err(error),
+        },
         path => match WorkPath::at(path) {
             Some(work) => stored_work(gateway, &request, work).await,
             None => answer(gateway, &request),

@@ -116,7 +116,7 @@ pub(crate) fn forward(
 
 impl Sending {
     async fn open(self, request: Request<Bytes>, hides_usage: bool) -> Result<Forwarded, Error> {
-        let Config { limits, timeouts, .. } = &self.settings.config;
+        let Config { limits, timeouts, .. } = &*self.settings.config;
         let mut silence = Box::pin(sleep(timeouts.first_token));
         let sent = tokio::select! {
             biased;

@@ -21,11 +21,12 @@ use super::database::Source;
 use super::sql::{Cell, Connection, Fault, Row, Value};
 
 /// The steps from an empty database to the current one.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("postgres_1.sql"),
     include_str!("postgres_2.sql"),
     include_str!("postgres_3.sql"),
     include_str!("postgres_4.sql"),
+    include_str!("postgres_5.sql"),
 ];
 /// Longest wait for a connection, and for a statement.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -63,6 +63,12 @@ pub enum Error {
     StoreOff,
     /// The store cannot be read or written now.
     StoreUnavailable,
+    /// Keys of the store do not count at this gateway.
+    StoredKeysOff,
+    /// The store has no key with this name.
+    UnknownKey(String),
+    /// There is a key with this name already.
+    KeyExists(String),
     /// The tenant has no file, batch or job with this id.
     UnknownRecord(String),
     /// A batch that has not ended reads the file.
@@ -171,12 +177,14 @@ impl Error {
     pub fn status(&self) -> u16 {
         match self {
             Self::UnknownPath | Self::UnknownModel(_) | Self::UnknownNode(_) => 404,
-            Self::UnknownResponse(_) | Self::UnknownRecord(_) => 404,
+            Self::UnknownResponse(_) | Self::UnknownRecord(_) | Self::UnknownKey(_) => 404,
+            Self::KeyExists(_) => 409,
             Self::FileInUse(_) | Self::BatchFinished(_) | Self::BatchNotEnded(_) => 409,
             Self::TooManyBatches(_) | Self::TooManyTasks(_) => 429,
             Self::StorageFull => 413,
             Self::StoreUnavailable => 503,
-            Self::ModelForbidden(_) | Self::AdminOff | Self::StoreOff => 403,
+            Self::ModelForbidden(_) | Self::AdminOff => 403,
+            Self::StoreOff | Self::StoredKeysOff => 403,
             Self::RateLimited { .. } | Self::Quota(..) => 429,
             Self::QueueFull { full: QueueLimit::Tenant | QueueLimit::User, .. } => 429,
             Self::Method(_) => 405,
@@ -234,6 +242,9 @@ impl Error {
             Self::UnknownResponse(_) => "response_not_found",
             Self::StoreOff => "store_disabled",
             Self::StoreUnavailable => "store_unavailable",
+            Self::StoredKeysOff => "stored_keys_disabled",
+            Self::UnknownKey(_) => "key_not_found",
+            Self::KeyExists(_) => "key_exists",
             Self::UnknownRecord(_) => "not_found",
             Self::FileInUse(_) => "file_in_use",
             Self::BatchFinished(_) => "batch_finished",
@@ -325,6 +336,9 @@ impl Error {
             | Self::TooManyTasks(_)
             | Self::StorageFull
             | Self::StoreOff
+            | Self::StoredKeysOff
+            | Self::UnknownKey(_)
+            | Self::KeyExists(_)
             | Self::UnknownModel(_) => FaultOrigin::Client,
             Self::NoNode
             | Self::StoreUnavailable
@@ -378,6 +392,9 @@ impl Error {
             | Self::TooManyTasks(_)
             | Self::StorageFull
             | Self::StoreOff
+            | Self::StoredKeysOff
+            | Self::UnknownKey(_)
+            | Self::KeyExists(_)
             | Self::StoreUnavailable
             | Self::ModelForbidden(_)
             | Self::RateLimited { .. }

@@ -2,6 +2,7 @@
 
 use flotilla_gateway::control::admin::NodeList;
 use flotilla_gateway::control::health::FleetHealth;
+use flotilla_gateway::control::keys::{KEYS_PATH, KeyChanges};
 use flotilla_gateway::control::overview::{History, OVERVIEW_PATH, Overview, RECENT_PATH};
 use flotilla_gateway::control::usage::USAGE_PATH;
 use flotilla_gateway::control::work::{
@@ -366,6 +367,7 @@ fn operators(types: &mut Types, paths: &mut Map<String, Value>) {
         paths.insert(path.into(), json!({"get": operation}));
     }
     paths.insert(USAGE_PATH.into(), json!({"get": usage()}));
+    keys(types, paths);
     let mut chat = paths["/v1/chat/completions"]["post"].clone();
     chat["tags"] = json!(["operators"]);
     chat["summary"] = json!("Answers a chat of an operator's");
@@ -386,6 +388,32 @@ fn operators(types: &mut Types, paths: &mut Map<String, Value>) {
             json!([{"name": "node", "in": "path", "required": true, "schema": {"type": "string"}}]);
         paths.insert(format!("/admin/v1/nodes/{{node}}/{action}"), json!({"post": operation}));
     }
+}
+
+/// API keys of the store.
+fn keys(types: &mut Types, paths: &mut Map<String, Value>) {
+    let list = json!({"application/json": {"schema": {"type": "object",
+        "description": "A keys file, as JSON.", "required": ["keys"],
+        "properties": {"keys": {"type": "array", "items": {"type": "object"}}}}}});
+    let changes = as_json(types.answer::<KeyChanges>());
+    let operation = |said: &str, content: &Value, has_body: bool| {
+        let mut operation = looks("operators", said, content.clone());
+        operation["security"] = json!([{"operators": []}]);
+        if has_body {
+            operation["requestBody"] = json!({"required": true, "content": list});
+        }
+        operation
+    };
+    let get = operation("Lists the API keys of the store, without their secrets", &list, false);
+    let mut post = operation("Adds API keys to the store", &changes, true);
+    let added = post["responses"]["200"].take();
+    post["responses"] = json!({"201": added, "default": post["responses"]["default"]});
+    let put = operation("Adds API keys to the store, or replaces them", &changes, true);
+    paths.insert(KEYS_PATH.into(), json!({"get": get, "post": post, "put": put}));
+    let mut delete = operation("Deletes an API key of the store", &changes, false);
+    delete["parameters"] =
+        json!([{"name": "name", "in": "path", "required": true, "schema": {"type": "string"}}]);
+    paths.insert(format!("{KEYS_PATH}/{{name}}"), json!({"delete": delete}));
 }
 
 /// What tenants have used.

@@ -14,7 +14,7 @@ use super::Gateway;
 
 /// Digests of `key-of-ada` and `key-of-bob`.
 pub(super) const ADA: &str = "5532e44183f47ed1fc146851b96d585c24da5bd5fe31a885cebc357261ed8f7f";
-const BOB: &str = "808a1d81b5de08d72083995df738947d519d230a20c236003268f0f4b65ee475";
+pub(super) const BOB: &str = "808a1d81b5de08d72083995df738947d519d230a20c236003268f0f4b65ee475";
 
 /// A gateway with a store in a folder, and clients of two tenants.
 pub(super) struct Kept {

@@ -35,6 +35,7 @@ mod resume;
 mod retries;
 mod shares;
 mod split;
+mod stored_keys;
 mod stored_responses;
 mod streams;
 mod traces;

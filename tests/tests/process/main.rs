@@ -56,6 +56,7 @@ mod shared_budgets;
 mod shared_store;
 mod soak;
 mod split_model;
+mod stored_keys;
 mod structured;
 mod surface;
 mod tokenizers;

@@ -24,9 +24,10 @@ impl<L> Fleet<L> {
         &self.cordon.0
     }
 
-    /// Restores cordons from the state file.
+    /// Adds names of nodes that need not be linked yet.
     pub(crate) fn restore_cordoned(&mut self, names: BTreeSet<String>) {
-        self.cordon.0.extend(names.into_iter().take(NAMES_MAX));
+        let room = NAMES_MAX.saturating_sub(self.cordon.0.len());
+        self.cordon.0.extend(names.into_iter().take(room));
     }
 
     /// Cordons a node until [`Fleet::uncordon`]. `None` if no node has this name.

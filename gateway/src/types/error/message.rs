@@ -79,6 +79,15 @@ impl std::fmt::Display for Error {
             Self::StoreUnavailable => {
                 write!(f, "the gateway's store cannot be used now; nothing was changed; retry later")
             }
+            Self::StoredKeysOff => write!(
+                f,
+                "this gateway takes no keys from its store: set store.keys to true in its configuration"
+            ),
+            Self::UnknownKey(name) => write!(f, "the store has no key named '{name}'"),
+            Self::KeyExists(name) => write!(
+                f,
+                "a key named '{name}' exists; delete it first, or use another name"
+            ),
             Self::UnknownRecord(id) => write!(f, "there is no '{id}'; it may have expired"),
             Self::FileInUse(id) => {
                 write!(f, "'{id}' is the input of a batch that has not ended; cancel the batch first")
