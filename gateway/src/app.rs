@@ -66,7 +66,8 @@ pub async fn run(
     // Only connections that were cut off are left; they end with the runtime.
     let _ = tokio::time::timeout(JOIN_TIMEOUT, gateway.tasks.wait()).await;
     if let Some(store) = &gateway.store {
-        store.close().await;
+        let is_settled = gateway.usage.is_empty() && gateway.dispatcher.has_no_reservations();
+        store.close(is_settled).await;
     }
     Ok(())
 }

@@ -28,6 +28,7 @@ mod keyring;
 mod lines;
 mod listing;
 mod live;
+mod marks;
 mod page;
 mod postgres;
 mod quota;
@@ -63,6 +64,8 @@ use database::Database;
 use gateways::{Left, Presence};
 use live::LiveTasks;
 pub(crate) use live::{Live, Read};
+pub(crate) use marks::Mark;
+use marks::Marks;
 use postgres::Postgres;
 use quota::Quota;
 use sql::{Transaction, values};
@@ -135,6 +138,7 @@ struct Parts {
     live: LiveTasks,
     presence: Presence,
     left: Left,
+    marks: Marks,
     /// Set once contents without a record are deleted.
     cleared: OnceCell<()>,
     /// Changes when work is created, canceled or left, by whichever gateway.
@@ -161,6 +165,7 @@ impl Store {
             Some(settings) => Database::start(Postgres::new(settings), place.keyring.clone()),
             None => Database::start(Sqlite(place.folder.clone()), place.keyring.clone()),
         };
+        let marks = Marks::new(&place.folder, me);
         Self(Arc::new(Parts {
             place,
             me: me.into(),
@@ -169,6 +174,7 @@ impl Store {
             live: LiveTasks::default(),
             presence: Presence::default(),
             left: Left::default(),
+            marks,
             cleared: OnceCell::new(),
             changes: watch::Sender::new(()),
             noticed: AtomicU64::new(0),
@@ -253,9 +259,11 @@ impl Store {
     }
 
     /// Leaves what has not ended to other gateways, and ends the thread of the database after what
-    /// it has been asked for.
-    pub(crate) async fn close(&self) {
-        self.leave().await;
+    /// it has been asked for. `is_settled`: all that was used of budgets is stored.
+    pub(crate) async fn close(&self, is_settled: bool) {
+        if self.leave(is_settled).await.is_ok() && is_settled {
+            self.0.marks.delete();
+        }
         self.0.database.close().await;
     }
 }

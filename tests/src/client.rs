@@ -271,6 +271,11 @@ impl Stream {
         std::mem::take(&mut self.transcript)
     }
 
+    /// What was read so far.
+    pub fn into_transcript(mut self) -> Transcript {
+        std::mem::take(&mut self.transcript)
+    }
+
     /// The node that answers.
     pub fn node(&self) -> String {
         self.headers["x-flotilla-endpoint"].to_str().unwrap().to_string()

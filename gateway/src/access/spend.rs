@@ -110,8 +110,7 @@ pub struct Ledger {
     /// What running requests may still use. Not saved: after a restart, none run.
     #[serde(skip)]
     reserved: Reservations,
-    /// What this gateway may grant of the budgets of this month, by tenant; `None` if no other
-    /// gateway counts on the same budgets.
+    /// What this gateway may grant of the budgets of this month, by tenant; `None` without a store.
     #[serde(skip)]
     allotments: Option<HashMap<String, Allotment>>,
 }

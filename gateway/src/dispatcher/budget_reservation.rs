@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Dispatcher;
 use crate::access::spend::{Budget, Need, Payer, Shortage};
+use crate::store::Mark;
 use crate::types::error::Error;
 use crate::types::limits::{BudgetLimit, LimitScope, RateLimit};
 use crate::types::user::UserId;
@@ -20,6 +21,10 @@ pub(crate) struct BudgetReservation {
     tenant: Arc<str>,
     user: Option<UserId>,
     tokens: u64,
+    /// Where it is written down for the case that this gateway is killed.
+    mark: Option<Arc<Mark>>,
+    /// What is written down of it: tokens used so far.
+    noted: u64,
 }
 
 impl Dispatcher {
@@ -45,7 +50,12 @@ impl Dispatcher {
         let reserved = self.lock().scheduler.ledger.reserve(payer, budgets, need, has_asked);
         let tokens = reserved.map_err(|(shortage, scope)| Shortfall { shortage, scope })?;
         let (dispatcher, tenant) = (self.clone(), tenant.clone());
-        Ok(Some(BudgetReservation { dispatcher, tenant, user, tokens }))
+        Ok(Some(BudgetReservation { dispatcher, tenant, user, tokens, mark: None, noted: 0 }))
+    }
+
+    /// True if no request runs that has reserved tokens.
+    pub(crate) fn has_no_reservations(&self) -> bool {
+        self.lock().scheduler.ledger.has_no_reservations()
     }
 
     /// Grants no more than allotments from now on; see [`crate::store`].
@@ -105,10 +115,35 @@ impl BudgetReservation {
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
+
+    /// Writes down from now on what is used.
+    pub(crate) fn set_mark(&mut self, mark: Option<Arc<Mark>>) {
+        self.mark = mark;
+    }
+
+    /// Writes down that so many tokens are used.
+    pub(crate) fn note(&mut self, tokens: u64) {
+        if let Some(mark) = self.mark.as_ref().filter(|_| tokens != self.noted) {
+            mark.add(difference(tokens, self.noted));
+            self.noted = tokens;
+        }
+    }
+
+    /// Leaves what was written down: so much is booked.
+    pub(crate) fn settle(&mut self, tokens: u64) {
+        self.note(tokens);
+        self.mark = None;
+    }
+}
+
+fn difference(a: u64, b: u64) -> i64 {
+    let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    signed(a).saturating_sub(signed(b))
 }
 
 impl Drop for BudgetReservation {
     fn drop(&mut self) {
+        self.note(0);
         let payer = Payer { tenant: &self.tenant, user: self.user };
         self.dispatcher.lock().scheduler.ledger.release(payer, self.tokens);
     }

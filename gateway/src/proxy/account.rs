@@ -75,6 +75,8 @@ pub(crate) struct Record {
     user_permit: Option<Permit>,
     /// Tokens reserved of the budgets of key and user. Released after what was used is booked.
     budget: Option<BudgetReservation>,
+    /// True if the budget follows what is used so far.
+    is_followed: bool,
     used: Tokens,
     /// The trace and its destination, if the request is traced.
     trace: Option<Box<(Trace, Spans)>>,
@@ -139,6 +141,7 @@ impl Record {
             user: None,
             user_permit: None,
             budget: None,
+            is_followed: false,
             used: Tokens::default(),
             trace: None,
             is_continued: false,
@@ -194,9 +197,11 @@ impl Record {
         Ok(())
     }
 
-    /// Sets what is reserved of the budgets of its key and user.
-    pub(crate) fn set_budget(&mut self, reserved: Option<BudgetReservation>) {
+    /// Sets what is reserved of the budgets of its key and user. `is_followed`: what is used so far
+    /// counts even if this gateway is killed, because nobody will make the rest.
+    pub(crate) fn set_budget(&mut self, reserved: Option<BudgetReservation>, is_followed: bool) {
         self.budget = reserved;
+        self.is_followed = is_followed;
     }
 
     /// Updates the tokens used: the `reported` usage, once the endpoint reports it, and the
@@ -206,6 +211,7 @@ impl Record {
             self.record_chunk();
         }
         self.used = Tokens { reported: reported.or(self.used.reported), generated };
+        self.follow();
     }
 
     /// Observes the time since the last chunk of the response.

@@ -49,7 +49,12 @@ fn try_reserve(
     let Admitted { tenant, user, model, usage, .. } = admitted;
     let budgets = (&caller.key.budget, &caller.key.users.budget);
     let need = usage.need(gateway.dispatcher.context_tokens(model));
-    gateway.dispatcher.reserve_budget((tenant, *user), budgets, need, has_asked)
+    let reserved = gateway.dispatcher.reserve_budget((tenant, *user), budgets, need, has_asked)?;
+    Ok(reserved.map(|mut reserved| {
+        let store = gateway.store.as_ref().filter(|_| caller.key.budget.tokens.is_some());
+        reserved.set_mark(store.and_then(|store| store.mark(tenant, Date::today().month)));
+        reserved
+    }))
 }
 
 /// Asks for a larger allotment, unless an earlier request has got enough meanwhile.

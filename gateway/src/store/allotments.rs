@@ -2,14 +2,19 @@
 //! cannot exceed a budget together. What is used and what all gateways have been allotted is never
 //! more than the budget. A gateway grants requests no more than its allotment, without asking the
 //! database, and gives back what it does not need.
+//!
+//! What a killed gateway was allotted stays taken until [`super::marks`] says how much of it was
+//! used, or the month ends.
 
 use super::gateways::say_alive;
 use super::sql::{Row, Transaction, values};
 use super::{Store, StoreError};
 
-/// The part of what is left of a budget that a gateway gets beyond what it needs, so that it need
-/// not ask for each request.
+/// What a gateway gets beyond what it needs, so that it need not ask for each request: at most this
+/// part of what is left of a budget,
 const SPARE_PART: u64 = 8;
+/// and so many times what it needs.
+const SPARE_TIMES: u64 = 4;
 
 /// What a gateway needs of a tenant's budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,11 +43,11 @@ impl Store {
             let used = transaction.first(used, values![*month, tenant])?;
             let used: u64 = used.map_or(Ok(0), |mut row| row.take("count"))?;
             let held = "SELECT coalesce(CAST(sum(tokens) AS BIGINT), 0) AS count FROM allotments \
-                        WHERE period = ?1 AND tenant = ?2 \
-                        AND gateway IN (SELECT id FROM gateways)";
+                        WHERE period = ?1 AND tenant = ?2";
             let held = transaction.count(held, values![*month, tenant])?;
             let left = budget.saturating_sub(used).saturating_sub(held);
-            let more = left.min(tokens + left.saturating_sub(*tokens) / SPARE_PART);
+            let spare = left.saturating_sub(*tokens) / SPARE_PART;
+            let more = left.min(tokens + spare.min(tokens.saturating_mul(SPARE_TIMES)));
             let add = "INSERT INTO allotments (gateway, period, tenant, tokens) \
                        VALUES (?1, ?2, ?3, ?4) ON CONFLICT (gateway, period, tenant) \
                        DO UPDATE SET tokens = allotments.tokens + excluded.tokens";
@@ -55,15 +60,23 @@ impl Store {
     }
 }
 
-/// Takes tokens from the allotment of a gateway: they are used, or it gives them back.
+/// Takes tokens from the allotment of a gateway: they are used, or else it gives them back.
 pub(super) fn take(
     transaction: &mut Transaction<'_>,
     (me, month, tenant): (&str, u64, &str),
     tokens: u64,
+    is_used: bool,
 ) -> Result<(), StoreError> {
-    let sql = "UPDATE allotments SET tokens = CASE WHEN tokens > ?4 THEN tokens - ?4 ELSE 0 END \
-               WHERE gateway = ?1 AND period = ?2 AND tenant = ?3";
-    transaction.execute(sql, values![me, month, tenant, tokens])?;
+    let sql = "UPDATE allotments SET tokens = CASE WHEN tokens > ?4 THEN tokens - ?4 ELSE 0 END, \
+               counted = counted + ?5 WHERE gateway = ?1 AND period = ?2 AND tenant = ?3";
+    let counted = if is_used { tokens } else { 0 };
+    transaction.execute(sql, values![me, month, tenant, tokens, counted])?;
+    Ok(())
+}
+
+/// Deletes the allotments of a gateway that has stored all that was used.
+pub(super) fn return_all(transaction: &mut Transaction<'_>, me: &str) -> Result<(), StoreError> {
+    transaction.execute("DELETE FROM allotments WHERE gateway = ?1", values![me])?;
     Ok(())
 }
 
@@ -82,10 +95,9 @@ pub(super) fn of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::gateways::forget_allotments;
-    use crate::store::testing::with_store;
-    use crate::store::{UsageKey, UsageSum};
-    use crate::types::usage::Date;
+    use crate::store::testing::{store as open, with_store};
+    use crate::store::{Keyring, UsageKey, UsageSum};
+    use crate::types::usage::{Date, Used};
 
     const TODAY: Date = Date { day: 9, month: 3 };
 
@@ -96,7 +108,8 @@ mod tests {
     /// Another gateway has been allotted this many tokens.
     async fn other_has(store: &Store, tokens: u64, is_alive: bool) {
         let insert = move |transaction: &mut Transaction<'_>| {
-            let sql = "INSERT INTO allotments VALUES ('other', 3, 'ada', ?1)";
+            let sql = "INSERT INTO allotments (gateway, period, tenant, tokens) \
+                       VALUES ('other', 3, 'ada', ?1)";
             transaction.execute(sql, values![tokens])?;
             if is_alive {
                 say_alive(transaction, "other")?;
@@ -110,8 +123,9 @@ mod tests {
     async fn gateways_are_never_allotted_more_than_what_is_left_of_a_budget() {
         with_store(async |store| {
             other_has(store, 300, true).await;
-            assert_eq!(store.allot(ask(60)).await, Ok(60 + 80), "and an eighth of the rest");
-            assert_eq!(store.allot(ask(500)).await, Ok(140 + 507));
+            assert_eq!(store.allot(ask(10)).await, Ok(10 + 40), "and four times as much");
+            assert_eq!(store.allot(ask(50)).await, Ok(50 + 50 + 75), "and an eighth of the rest");
+            assert_eq!(store.allot(ask(500)).await, Ok(175 + 503));
             assert_eq!(store.allot(ask(500)).await, Ok(700), "what is left");
             assert_eq!(store.allot(ask(1)).await, Ok(700));
         })
@@ -139,16 +153,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_dead_gateway_was_allotted_is_free_again() {
+    async fn what_a_killed_gateway_was_allotted_stays_taken() {
         with_store(async |store| {
             other_has(store, 300, false).await;
-            assert_eq!(store.allot(ask(1000)).await, Ok(1000));
-            store.0.database.run(forget_allotments).await.unwrap();
-            let count = |transaction: &mut Transaction<'_>| {
-                Ok(transaction.count("SELECT count(*) AS count FROM allotments", &[])?)
-            };
-            assert_eq!(store.0.database.run(count).await, Ok(1));
+            assert_eq!(store.allot(ask(1000)).await, Ok(700));
         })
         .await;
+    }
+
+    #[tokio::test]
+    async fn a_gateway_that_stops_returns_what_it_was_allotted_if_all_use_is_stored() {
+        for (is_settled, left) in [(true, 1000), (false, 400)] {
+            let folder = tempfile::tempdir().unwrap();
+            let first = open(folder.path(), Keyring::default());
+            assert_eq!(first.allot(ask(600)).await, Ok(650));
+            let given = vec![("ada".to_string(), 50)];
+            first.add_usage(Vec::new(), given, TODAY).await.unwrap();
+            first.close(is_settled).await;
+            let second = open(folder.path(), Keyring::default());
+            assert_eq!(second.allot(ask(1000)).await, Ok(left));
+            second.close(true).await;
+        }
     }
 }

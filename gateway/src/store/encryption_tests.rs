@@ -82,7 +82,7 @@ async fn with_keys_nothing_that_clients_have_written_is_on_the_disk_and_all_of_i
         fill(&store).await;
         assert!(is_read(&store).await);
         assert_eq!(shows_secret(folder.path()), is_shown, "while it is open, with its log");
-        store.close().await;
+        store.close(true).await;
         assert_eq!(shows_secret(folder.path()), is_shown);
     }
 }
@@ -93,12 +93,12 @@ async fn a_store_is_read_with_new_keys_before_the_old_ones_and_when_it_was_not_e
         let folder = tempfile::tempdir().unwrap();
         let first = store(folder.path(), before);
         fill(&first).await;
-        first.close().await;
+        first.close(true).await;
         let second = store(folder.path(), after);
         // It becomes the owner.
         assert_eq!(second.own_tasks().await.unwrap().len(), 1);
         assert!(is_read(&second).await);
-        second.close().await;
+        second.close(true).await;
     }
 }
 
@@ -107,7 +107,7 @@ async fn without_the_key_each_record_is_refused_listed_left_as_it_is_and_read_ag
     let folder = tempfile::tempdir().unwrap();
     let first = store(folder.path(), keyring("1"));
     fill(&first).await;
-    first.close().await;
+    first.close(true).await;
     for keys in [Keyring::default(), keyring("2")] {
         let second = store(folder.path(), keys);
         assert_eq!(second.own_tasks().await, Ok(Vec::new()), "others may have the key");
@@ -128,13 +128,13 @@ async fn without_the_key_each_record_is_refused_listed_left_as_it_is_and_read_ag
         second.insert_task(new.clone(), SECRET.into(), SECRET.into(), 10).await.unwrap();
         assert_eq!(second.own_tasks().await.unwrap().len(), 1);
         second.delete_task("ada", "job_2").await.unwrap();
-        second.close().await;
+        second.close(true).await;
     }
     let third = store(folder.path(), keyring("21"));
     assert_eq!(third.own_tasks().await.unwrap().len(), 1);
     assert_eq!(third.own_batches().await.unwrap().len(), 1);
     assert!(is_read(&third).await);
-    third.close().await;
+    third.close(true).await;
 }
 
 #[tokio::test]
@@ -142,14 +142,14 @@ async fn what_has_expired_or_is_canceled_or_deleted_needs_no_key() {
     let folder = tempfile::tempdir().unwrap();
     let first = store(folder.path(), keyring("1"));
     fill(&first).await;
-    first.close().await;
+    first.close(true).await;
     let second = store(folder.path(), keyring("2"));
     assert_eq!(second.expire_files(10).await, Ok(1));
     assert_eq!(second.expire_tasks(100, 100).await, Ok(1), "the one that has ended");
     assert_eq!(second.cancel_task("ada", "job_1").await, Ok(true));
     assert_eq!(second.any_task("job_1").await.unwrap().status, "cancelling");
     second.delete_task("ada", "job_1").await.unwrap();
-    second.close().await;
+    second.close(true).await;
 }
 
 #[tokio::test]
@@ -170,5 +170,5 @@ async fn a_record_that_is_given_to_another_tenant_cannot_be_read_there() {
     assert_eq!(store.batch("eve", "batch_1").await.err(), Some(refused.clone()));
     let page = Page { after: None, limit: 10, is_ascending: true };
     assert_eq!(store.files("eve", None, page).await.err(), Some(refused));
-    store.close().await;
+    store.close(true).await;
 }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::allotments::return_all;
 use super::keyring::Keyring;
 use super::sql::{Row, Transaction, values};
 use super::{Store, StoreError};
@@ -143,8 +144,8 @@ impl Store {
         Ok(own)
     }
 
-    /// Leaves this gateway's work to the others.
-    pub(super) async fn leave(&self) {
+    /// Leaves this gateway's work to the others, and, if `is_settled`, returns its allotments.
+    pub(super) async fn leave(&self, is_settled: bool) -> Result<(), StoreError> {
         let me = self.0.me.clone();
         let leave = move |transaction: &mut Transaction<'_>| {
             for table in ["tasks", "batches"] {
@@ -152,10 +153,12 @@ impl Store {
                 transaction.execute(&sql, values![&*me])?;
             }
             transaction.execute("DELETE FROM gateways WHERE id = ?1", values![&*me])?;
-            forget_allotments(transaction)?;
+            if is_settled {
+                return_all(transaction, &me)?;
+            }
             announce(transaction)
         };
-        let _ = self.0.database.run(leave).await;
+        self.0.database.run(leave).await
     }
 }
 
@@ -184,18 +187,7 @@ fn bury(
         None => u64::MAX,
     };
     let sql = "DELETE FROM gateways WHERE id <> ?1 AND seen_at <= ?2";
-    let buried = transaction.execute(sql, values![me, before])?;
-    if buried > 0 {
-        forget_allotments(transaction)?;
-    }
-    Ok(buried)
-}
-
-/// Deletes what gateways that are gone were allotted, so that others can have it.
-pub(super) fn forget_allotments(transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
-    let sql = "DELETE FROM allotments WHERE gateway NOT IN (SELECT id FROM gateways)";
-    transaction.execute(sql, &[])?;
-    Ok(())
+    Ok(transaction.execute(sql, values![me, before])?)
 }
 
 /// Fails unless this gateway owns a row: another one may have thought it dead.

@@ -11,7 +11,7 @@ pub(super) async fn with_store(test: impl AsyncFnOnce(&Store)) {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path(), Keyring::default());
     test(&store).await;
-    store.close().await;
+    store.close(true).await;
 }
 
 /// A store in a folder.

@@ -50,10 +50,11 @@ impl Store {
                 insert(transaction, key, *sum)?;
                 add_sums(transaction, key, *sum, *date)?;
                 let of = (&*me, date.month, &*key.tenant);
-                allotments::take(transaction, of, sum.tokens())?;
+                allotments::take(transaction, of, sum.tokens(), true)?;
             }
             for (tenant, tokens) in &given_back {
-                allotments::take(transaction, (&me, today.month, tenant), *tokens)?;
+                let of = (&*me, today.month, &**tenant);
+                allotments::take(transaction, of, *tokens, false)?;
             }
             let allotted = allotments::of(transaction, &me, today.month)?;
             Ok(UsageTotals { allotted, ..totals(transaction, today)? })
@@ -143,15 +144,34 @@ fn add_sums(
     sum: UsageSum,
     date: Date,
 ) -> Result<(), StoreError> {
+    add_month(transaction, (date.month, &key.tenant), sum.tokens(), sum.cost)?;
+    match &*key.endpoint {
+        "" => Ok(()),
+        endpoint => add_sum(transaction, ("day", date.day, endpoint), sum.tokens(), sum.cost),
+    }
+}
+
+/// Adds to what a tenant has used in a month; `cost` is in billionths.
+pub(super) fn add_month(
+    transaction: &mut Transaction<'_>,
+    (month, tenant): (u64, &str),
+    tokens: u64,
+    cost: u64,
+) -> Result<(), StoreError> {
+    add_sum(transaction, ("month", month, tenant), tokens, cost)
+}
+
+fn add_sum(
+    transaction: &mut Transaction<'_>,
+    (kind, period, name): (&str, u64, &str),
+    tokens: u64,
+    cost: u64,
+) -> Result<(), StoreError> {
     let sql = "INSERT INTO usage_sums (kind, period, name, tokens, cost) \
                VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (kind, period, name) DO UPDATE SET \
                tokens = usage_sums.tokens + excluded.tokens, \
                cost = usage_sums.cost + excluded.cost";
-    let (tokens, cost) = (sum.tokens(), sum.cost);
-    transaction.execute(sql, values!["month", date.month, &*key.tenant, tokens, cost])?;
-    if !key.endpoint.is_empty() {
-        transaction.execute(sql, values!["day", date.day, &*key.endpoint, tokens, cost])?;
-    }
+    transaction.execute(sql, values![kind, period, name, tokens, cost])?;
     Ok(())
 }
 

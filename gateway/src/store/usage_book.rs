@@ -72,6 +72,11 @@ impl UsageSum {
 pub struct UsageBook(Mutex<HashMap<UsageKey, UsageSum>>);
 
 impl UsageBook {
+    /// True if nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Books what was used.
     pub(crate) fn book(&self, mut key: UsageKey, sum: UsageSum) {
         let mut rows = self.lock();

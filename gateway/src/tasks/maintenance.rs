@@ -43,6 +43,7 @@ pub(crate) async fn run(gateway: Gateway) {
 async fn check(store: &Store) -> Result<(), StoreError> {
     store.check(unix_seconds(SystemTime::now())).await?;
     store.restore().await?;
+    store.settle_killed().await?;
     if store.is_shared() {
         store.count().await?;
     }

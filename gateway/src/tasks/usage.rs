@@ -26,9 +26,7 @@ type Restored = Option<(Vec<(String, Used)>, Date)>;
 pub(crate) async fn restore(gateway: &Gateway) -> Restored {
     let mut restored = Some(gateway.dispatcher.month_totals());
     let store = gateway.store.as_ref()?;
-    if store.is_shared() {
-        gateway.dispatcher.share_budgets();
-    }
+    gateway.dispatcher.share_budgets();
     let load = async {
         if import(store, &mut restored).await.is_ok() {
             save(gateway, store).await;

@@ -113,8 +113,12 @@ fn every_field_and_path_of_the_reference_is_described() {
     let mut compared = 0;
     for cell in rows.map(|row| row.split('|').nth(1).unwrap()) {
         for name in cell.split('`').skip(1).step_by(2) {
-            let name = name.trim_start_matches("POST ").trim_start_matches("GET ");
-            let name = name.replace("NAME", "{node}").replace("/ID/", "/{id}/");
+            let methods = ["POST ", "GET ", "PUT ", "DELETE "];
+            let name = methods.iter().find_map(|m| name.strip_prefix(m)).unwrap_or(name);
+            let name = name
+                .replace("keys/NAME", "keys/{name}")
+                .replace("NAME", "{node}")
+                .replace("/ID/", "/{id}/");
             assert!(names.contains(&name), "docs/openapi.json does not know {name}");
             compared += 1;
         }

@@ -1,13 +1,18 @@
 //! Budgets of keys at gateways that share their store, in a real PostgreSQL.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use fleet_tests::client::Client;
 use fleet_tests::mock_node::{MockNode, healthy};
-use fleet_tests::postgres::Postgres;
+use fleet_tests::postgres::{Postgres, psql};
 use fleet_tests::process::Fleet;
-use fleet_tests::{chat, eventually};
+use fleet_tests::{chat, eventually, eventually_within, streamed};
 use inference_protocol::resume::Usage;
 use rustix::process::Signal;
 use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::interval;
 
 use super::shared_store::{Shared, until_available};
 
@@ -121,4 +126,128 @@ async fn without_the_store_only_keys_with_a_budget_are_refused_and_not_before_th
     until_available(&gateway, true).await;
     let refused = poor.chat(&more).await;
     assert_eq!(refused.error_code(), "context_length_exceeded", "it is let in");
+}
+
+/// What a killed gateway had is counted when it was silent for ten seconds, within ten more.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// Relays a response of so many tokens and is killed, without an end of the response.
+async fn relays_and_is_killed(gateway: &mut Fleet, key: &str, tokens: u32) {
+    let mut node = MockNode::join(gateway.client.address(), healthy("n", 1)).await;
+    gateway.wait_for_slots("n").await;
+    let poor = gateway.client.with_key(Some(key));
+    let asking = tokio::spawn(async move { poor.stream(&streamed(chat("Hi"))).await });
+    let stream = node.asked().await.stream();
+    for token in 0..tokens {
+        stream.say_marked(&[token], "a").await;
+    }
+    let mut read = asking.await.unwrap();
+    for _ in 0..tokens {
+        assert!(read.next_chunk().await);
+    }
+    gateway.server.signal(Signal::KILL);
+    gateway.server.ended().await;
+    gateway.restart();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_gateway_has_relayed_counts_and_the_rest_of_its_allotment_is_free() {
+    let Some(server) = Postgres::start(&[]).await else { return };
+    let url = server.database("flotilla");
+    let shared = Shared::new(&url);
+    let (key, keys) = shared.key("tokens_per_month: 100000");
+    let mut gateway = Fleet::start(&format!("keys_file: {keys}\n{}", shared.store())).await;
+    relays_and_is_killed(&mut gateway, &key, 40).await;
+    let number = |sql: &str| psql(&url, sql).unwrap().trim().parse::<u64>().unwrap();
+    let allotted = "SELECT coalesce(sum(tokens), 0) FROM allotments";
+    let used = "SELECT coalesce(sum(tokens), 0) FROM usage_sums WHERE name = 'poor'";
+    assert!(number(allotted) > 0, "until it is known what was used");
+    eventually_within(SETTLED, "the allotment to be free", async || {
+        (number(allotted) == 0).then_some(())
+    })
+    .await;
+    let used = number(used);
+    assert!((40..40 + 50).contains(&used), "40 tokens and a short prompt, not {used}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_alone_knows_after_a_kill_what_it_had_relayed() {
+    let folder = fleet_tests::process::Folder::new();
+    let shared = Shared { folder };
+    let (key, keys) = shared.key("tokens_per_month: 50");
+    let store = format!("store: {{dir: '{}/store'}}\n", shared.folder.path().display());
+    let mut gateway = Fleet::start(&format!("keys_file: {keys}\n{store}")).await;
+    relays_and_is_killed(&mut gateway, &key, 50).await;
+    let poor = gateway.client.with_key(Some(&key));
+    eventually_within(SETTLED, "the budget to be used up", async || {
+        // A request for a model that nobody serves is refused for that, as long as it is let in.
+        let request = json!({"model": "other", "messages": []});
+        let refused = poor.post("/v1/chat/completions", request.to_string()).await;
+        (refused.error_code() == "insufficient_quota").then_some(())
+    })
+    .await;
+    let left = std::fs::read_dir(shared.folder.path().join("store")).unwrap();
+    let names = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(!names.into_iter().any(|name| name.starts_with("budgets-")), "the file is gone");
+}
+
+/// Streams until the budget is used up, whatever happens to the gateway. Returns how many tokens
+/// were seen: of a response that was cut off, those that have arrived.
+async fn streams_until_used_up(client: Client, seen: Arc<watch::Sender<usize>>) {
+    let mut request = streamed(chat("What is the capital of France?"));
+    request["max_tokens"] = 40.into();
+    request["stream_options"] = json!({"include_usage": true});
+    let mut pace = interval(Duration::from_millis(20));
+    loop {
+        pace.tick().await;
+        let Ok(mut stream) = client.try_stream(&request).await else { continue };
+        let status = stream.status;
+        while stream.next_chunk().await {
+            seen.send_modify(|tokens| *tokens += 1);
+        }
+        let transcript = stream.into_transcript();
+        if let Some(usage) = transcript.usage.filter(|_| status == 200) {
+            let all = usage["total_tokens"].as_u64().unwrap() as usize;
+            seen.send_modify(|tokens| *tokens += all - transcript.chunks);
+        }
+        if status == 429 && !client.chat(&request).await.error_code().contains("rate_limit") {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_is_not_exceeded_although_gateways_are_killed() {
+    let budget = 8000;
+    let Some(server) = Postgres::start(&[]).await else { return };
+    let url = server.database("flotilla");
+    let shared = Shared::new(&url);
+    let (key, keys) = shared.key(&format!("tokens_per_month: {budget}"));
+    let a = Fleet::start(&format!("keys_file: {keys}\n{}", shared.store())).await;
+    let b = a.another();
+    let _agent = a.join("n", &["--join", &b.url, "--slots", "4"]).await;
+    b.wait_for_slots("n").await;
+    let seen = Arc::new(watch::Sender::new(0));
+    let asking: Vec<_> = [&a, &b, &a, &b, &a, &b]
+        .map(|gateway| gateway.client.with_key(Some(&key)))
+        .map(|client| tokio::spawn(streams_until_used_up(client, seen.clone())))
+        .into();
+    let mut gateways = [a, b];
+    for kill in 0..4 {
+        let mut seen = seen.subscribe();
+        seen.wait_for(|tokens| *tokens >= (kill + 1) * budget / 8).await.unwrap();
+        let killed = &mut gateways[kill % 2];
+        killed.server.signal(Signal::KILL);
+        killed.server.ended().await;
+        killed.restart();
+        killed.wait_for_slots("n").await;
+    }
+    for asked in asking {
+        asked.await.unwrap();
+    }
+    let seen = *seen.borrow();
+    let used = "SELECT tokens FROM usage_sums WHERE name = 'poor' AND kind = 'month'";
+    let used: usize = psql(&url, used).unwrap().trim().parse().unwrap();
+    assert!(seen <= used && used <= budget, "{seen} seen, {used} counted, of {budget}");
+    assert!(seen > budget * 8 / 10, "{seen} of {budget}: too much was held back");
 }

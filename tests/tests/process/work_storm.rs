@@ -1,7 +1,7 @@
 //! A storm of stored work: two gateways that share a PostgreSQL run jobs, responses in the
 //! background and batches, while gateways, nodes and the database are killed and the database is
-//! slow. What was acknowledged ends once, with the right content, and nothing is made more often
-//! than faults explain. Which fault comes when is a function of the seed.
+//! slow. What was acknowledged ends once, with the right content, nothing is made more often than
+//! faults explain, and no budget is exceeded. Which fault comes when is a function of the seed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -26,6 +26,10 @@ use tokio::time::interval;
 
 use super::shared_store::Shared;
 
+mod spending;
+
+use spending::Spending;
+
 /// Faults of a storm, unless `FLOTILLA_STORM_FAULTS` says otherwise.
 const FAULTS: usize = 12;
 /// What is asked for during each fault.
@@ -35,6 +39,8 @@ const NODES: usize = 2;
 const SLOTS: u32 = 2;
 /// Most tokens of a response.
 const TOKENS_MAX: usize = 200;
+/// Tokens of a tenant's budget, which is used up during the storm.
+const BUDGET: usize = 4000;
 /// Time for a token.
 const PACE: Duration = Duration::from_millis(8);
 /// Longest time until everything has ended.
@@ -75,8 +81,11 @@ async fn make(asked: Asked, made: Arc<Made>) {
     }
     let skipped = asked.resume.choices.first().map_or(0, |choice| choice.events as usize);
     let is_streamed = asked.body["stream"] == true;
+    // The prompt has a token.
+    let granted = asked.resume.usage_max.map_or(usize::MAX, |max| max as usize - 1);
+    let length = length(prompt).min(granted);
     let (stream, mut pace) = (asked.stream(), interval(PACE));
-    for token in 0..length(prompt) {
+    for token in 0..length {
         let mut event = String::new();
         if token >= known {
             pace.tick().await;
@@ -92,7 +101,7 @@ async fn make(asked: Asked, made: Arc<Made>) {
             return;
         }
     }
-    let _ = stream.offer(end(prompt, is_streamed)).await;
+    let _ = stream.offer(end(prompt, length, is_streamed)).await;
 }
 
 fn delta(prompt: u64, token: usize) -> String {
@@ -102,8 +111,8 @@ fn delta(prompt: u64, token: usize) -> String {
     format!("data: {}\n\n", json!({"choices": [choice]}))
 }
 
-fn end(prompt: u64, is_streamed: bool) -> String {
-    let (mut event, completion) = (String::new(), length(prompt) as u64);
+fn end(prompt: u64, length: usize, is_streamed: bool) -> String {
+    let (mut event, completion) = (String::new(), length as u64);
     Mark::Usage(Usage { prompt: 1, completion, cached: 0 }).write(&mut event);
     let usage = json!({"prompt_tokens": 1, "completion_tokens": completion});
     if is_streamed {
@@ -187,6 +196,7 @@ struct Storm {
     joined: usize,
     asked: u64,
     work: Vec<Work>,
+    spending: Spending,
 }
 
 impl Storm {
@@ -197,8 +207,10 @@ impl Storm {
         let url = server.database("flotilla");
         let through = url.replace(&format!(":{}", server.port), &format!(":{}", link.port));
         let shared = Shared::new(&through);
-        let first = shared.gateway().await;
+        let (key, keys) = shared.key(&format!("tokens_per_month: {BUDGET}"));
+        let first = Fleet::start(&format!("keys_file: {keys}\n{}", shared.store())).await;
         let gateways = [first.another(), first];
+        let addresses = gateways.each_ref().map(|gateway| gateway.client.address());
         let random = Pcg64::seed_from_u64(seed);
         let mut storm = Self {
             server,
@@ -211,6 +223,7 @@ impl Storm {
             joined: 0,
             asked: 0,
             work: Vec::new(),
+            spending: Spending::start(addresses, &key, BUDGET),
         };
         for gateway in [0, 1] {
             storm.join_nodes(gateway).await;
@@ -470,6 +483,7 @@ async fn acknowledged_work_ends_once_while_gateways_nodes_and_the_database_fail(
         storm.repair(fault).await;
     }
     let needed = storm.check().await + chats;
+    let needed = needed + storm.spending.end(&storm.server.url("flotilla")).await;
     let made = *storm.made.tokens.borrow();
     let wrong = storm.made.wrong.lock().unwrap().clone();
     assert!(wrong.is_empty(), "{wrong:?}");

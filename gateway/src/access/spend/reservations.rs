@@ -6,8 +6,9 @@
 //! and its response ends there; unless other requests have reserved so much that too little remains
 //! for a usual response: then it is refused until one of them ends.
 //!
-//! Gateways that share a store divide what is left of a tenant's budget among them: each grants no
-//! more than its allotment, and asks for more when it needs it.
+//! Gateways with a store divide what is left of a tenant's budget among them: each grants no more
+//! than its allotment, and asks for more when it needs it. A gateway alone does so, too, so that
+//! what was granted outlives it.
 
 use std::collections::HashMap;
 
@@ -114,7 +115,13 @@ impl Ledger {
         (left.min(allotment.tokens), needed.saturating_sub(allotment.tokens))
     }
 
-    /// From now on, grants no more than allotments: other gateways count on the same budgets.
+    /// True if no request has reserved anything.
+    pub(crate) fn has_no_reservations(&self) -> bool {
+        self.reserved.tenants.is_empty() && self.reserved.users.is_empty()
+    }
+
+    /// From now on, grants no more than allotments, which outlive this gateway: others may count on
+    /// the same budgets, now or after its end.
     pub(crate) fn share_budgets(&mut self) {
         self.allotments.get_or_insert_default();
     }

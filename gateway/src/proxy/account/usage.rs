@@ -45,10 +45,24 @@ impl Record {
         }
         let ExternalCost { usage: external, amount } = self.external;
         let usage = plus(plus(own.unwrap_or_default(), external), parts.usage);
+        let tokens = usage.prompt.saturating_add(usage.completion);
+        if let Some(budget) = &mut self.budget {
+            budget.settle(tokens);
+        }
         for permit in [self.user_permit.take(), self.permit.take()].into_iter().flatten() {
-            permit.settle(usage.prompt.saturating_add(usage.completion));
+            permit.settle(tokens);
         }
         (usage, amount + parts.spent)
+    }
+
+    /// Notes what is used so far, for the case that this gateway is killed.
+    pub(super) fn follow(&mut self) {
+        let (Some(budget), Some(limits)) = (&mut self.budget, &self.limits) else { return };
+        if self.is_followed {
+            let Tokens { reported, generated } = self.used;
+            let Usage { prompt, completion, .. } = reported.unwrap_or(limits.estimate(generated));
+            budget.note(prompt.saturating_add(completion));
+        }
     }
 
     /// Tokens used on our nodes: as reported, otherwise estimated. A client that left, or whose

@@ -65,7 +65,7 @@ async fn a_content_of_any_length_is_read_as_it_was_written_from_any_place() {
             assert_eq!(after.kind(), std::io::ErrorKind::UnexpectedEof);
             store.delete_file("ada", &id).await.unwrap();
         }
-        store.close().await;
+        store.close(true).await;
     }
 }
 
@@ -80,7 +80,7 @@ async fn what_is_being_written_is_read_before_it_has_a_record() {
     upload.reopen().await.unwrap().read_to_end(&mut read).unwrap();
     assert_eq!(read, content);
     assert_eq!(upload.write(b"more").await, Err(StoreError::Unavailable), "it has its end");
-    store.close().await;
+    store.close(true).await;
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn chunks_that_are_altered_moved_repeated_left_out_or_added_are_noticed() 
     }
     std::fs::write(&path, &whole).unwrap();
     assert_eq!(read(&store, &id).await.unwrap(), content);
-    store.close().await;
+    store.close(true).await;
 }
 
 #[tokio::test]
@@ -131,11 +131,11 @@ async fn a_content_is_for_its_tenant_and_its_keys() {
     let id = stored(&first, b"a secret", 100).await;
     let refused = Some(StoreError::Unavailable);
     assert_eq!(first.open("bob", &id).await.err(), refused, "of another tenant");
-    first.close().await;
+    first.close(true).await;
     let second = store(folder.path(), keyring("21"));
     assert_eq!(read(&second, &id).await.unwrap(), b"a secret");
-    second.close().await;
+    second.close(true).await;
     let third = store(folder.path(), keyring("2"));
     assert_eq!(third.open("ada", &id).await.err(), refused);
-    third.close().await;
+    third.close(true).await;
 }
