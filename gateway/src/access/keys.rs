@@ -251,6 +251,7 @@ impl ApiKey {
             users: UserPolicy::default(),
             prefix_group: None,
             force_trace: false,
+            resumable_streams: false,
         }
     }
 }
@@ -300,6 +301,8 @@ pub struct ApiKey {
     pub prefix_group: Option<String>,
     /// True if requests are traced whenever their `traceparent` says so.
     pub force_trace: bool,
+    /// True if clients may read on every stream, where it is possible.
+    pub resumable_streams: bool,
 }
 
 #[cfg(test)]

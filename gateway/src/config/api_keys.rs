@@ -188,6 +188,7 @@ fn read_entry(mut item: Section, seen: &mut SeenKeys, problems: &mut Problems) -
         item.report("prefix_group", NAME, problems);
     }
     let force_trace = item.boolean("force_trace", false, problems);
+    let resumable_streams = item.boolean("resumable_streams", false, problems);
     let limits = KeyLimits {
         requests_per_minute: item.limit("requests_per_minute", problems),
         tokens_per_minute: item.limit("tokens_per_minute", problems),
@@ -228,6 +229,7 @@ fn read_entry(mut item: Section, seen: &mut SeenKeys, problems: &mut Problems) -
         users: users?,
         prefix_group,
         force_trace,
+        resumable_streams,
     })
 }
 

@@ -63,6 +63,7 @@ pub const KEYS: &[&str] = &[
     "keys[].user_limits.spend_per_month",
     "keys[].prefix_group",
     "keys[].force_trace",
+    "keys[].resumable_streams",
     "keys[].tokens_per_month",
     "keys[].spend_per_month",
     "keys_file",

@@ -54,6 +54,8 @@ struct Entry<'a> {
     prefix_group: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     force_trace: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resumable_streams: Option<bool>,
 }
 
 /// Limits of each user of a key.
@@ -120,7 +122,7 @@ pub(crate) fn to_yaml(keys: &[ApiKey]) -> Result<String, String> {
 impl<'a> From<&'a ApiKey> for Entry<'a> {
     fn from(key: &'a ApiKey) -> Self {
         let ApiKey { name, digest, class_max, external, deadline, tokens_max, .. } = key;
-        let ApiKey { aliases, limits, budget, users, prefix_group, force_trace, .. } = key;
+        let ApiKey { aliases, limits, budget, users, prefix_group, .. } = key;
         let defaults = UserPolicy::default();
         Self {
             name,
@@ -143,7 +145,8 @@ impl<'a> From<&'a ApiKey> for Entry<'a> {
             users_max: (users.users_max != defaults.users_max).then_some(users.users_max),
             user_limits: Some(users.into()).filter(|limits| *limits != UserLimits::default()),
             prefix_group: prefix_group.as_deref(),
-            force_trace: force_trace.then_some(true),
+            force_trace: key.force_trace.then_some(true),
+            resumable_streams: key.resumable_streams.then_some(true),
         }
     }
 }

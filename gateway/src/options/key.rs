@@ -18,8 +18,8 @@ use super::{AdminArgs, GatewayArgs};
 
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Create a key and print it, once. With a file or the store, add its digest there. Without one,
-    /// print its entry for the configuration
+    /// Create a key and print it, once. With a file or the store, add its digest there. Without
+    /// one, print its entry for the configuration
     New {
         /// The tenant's name
         #[arg(long, default_value = "default")]
@@ -127,6 +127,9 @@ pub struct KeyLimitArgs {
     /// Trace a request exactly if its traceparent is sampled, regardless of traces.sample_ratio
     #[arg(long)]
     pub force_trace: bool,
+    /// Let its clients read on all their streams after a connection broke; needs a store
+    #[arg(long)]
+    pub resumable_streams: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -193,6 +196,7 @@ impl KeyLimitArgs {
             users: UserPolicy { source: self.users.into(), ..UserPolicy::default() },
             prefix_group: self.prefix_group,
             force_trace: self.force_trace,
+            resumable_streams: self.resumable_streams,
         }
     }
 }

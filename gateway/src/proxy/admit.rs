@@ -16,7 +16,7 @@ use inference_translation::{llama_server, ollama};
 use tokio::time::Instant;
 
 use super::authenticate::Authenticated;
-use super::deferral::{self, Again, CLASS, Deferral, LatestCheckpoint};
+use super::deferral::{self, Again, CLASS, Deferral, LatestCheckpoint, ReadOn};
 use super::stored::remember_previous;
 use super::translation::{self, Sources, Translated, Translation};
 use crate::access::keys::Caller;
@@ -247,9 +247,13 @@ pub(crate) async fn admit(
     let size = Size::new(work_bytes, answer_max, lengths.map_or(1, |lengths| lengths.choices));
     let usage = UsageLimits::new(body.len(), task(api, &routed, lengths, choice_max));
     let is_streamed = api.generates() && routed.stream.unwrap_or(false);
-    let is_resumable = is_streamed && again.is_none() && deferral::is_resumable(headers)?;
+    let by_key = caller.key.resumable_streams && gateway.store.is_some();
+    let read_on = match is_streamed && again.is_none() {
+        true => ReadOn::of(headers, by_key)?,
+        false => ReadOn::No,
+    };
     let sent = (written, deferral::kept_headers(headers, caller));
-    let made = (is_resumable, routed.has_logprobs());
+    let made = (read_on, routed.has_logprobs());
     let deferral = Deferral::of(requested, translation.as_ref(), sent, made)?.map(Box::new);
     if deferral.is_some() && gateway.store.is_none() {
         return Err(Error::StoreOff);

@@ -47,18 +47,31 @@ pub(crate) struct Deferral {
 /// Request header: `true` for a stream that its client may read on after its connection broke.
 const RESUMABLE: HeaderName = HeaderName::from_static("x-flotilla-resumable");
 
-/// True if the client wants a stream that it may read on.
-pub(super) fn is_resumable(headers: &HeaderMap) -> Result<bool, Error> {
-    match headers.get(&RESUMABLE).map(HeaderValue::as_bytes) {
-        None | Some(b"false") => Ok(false),
-        Some(b"true") => Ok(true),
-        Some(_) => Err(Error::Header(RESUMABLE, "true or false".into())),
+/// Who wants a stream that its client may read on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadOn {
+    /// Nobody.
+    No,
+    /// The client.
+    Client,
+    /// The key, where it is possible.
+    Key,
+}
+
+impl ReadOn {
+    /// What the client says, or else its key.
+    pub(super) fn of(headers: &HeaderMap, by_key: bool) -> Result<Self, Error> {
+        match headers.get(&RESUMABLE).map(HeaderValue::as_bytes) {
+            None if by_key => Ok(Self::Key),
+            None | Some(b"false") => Ok(Self::No),
+            Some(b"true") => Ok(Self::Client),
+            Some(_) => Err(Error::Header(RESUMABLE, "true or false".into())),
+        }
     }
 }
 
 impl Deferral {
-    /// `None` if the response is to be sent on the request's connection. `is_resumable`: the client
-    /// wants a stream that it may read on.
+    /// `None` if the response is to be sent on the request's connection.
     ///
     /// # Errors
     /// Streams of this API have no events.
@@ -66,14 +79,15 @@ impl Deferral {
         api: RequestedApi,
         translation: Option<&Translation>,
         (request, headers): (Bytes, Vec<(String, String)>),
-        (is_resumable, has_logprobs): (bool, bool),
+        (read_on, has_logprobs): (ReadOn, bool),
     ) -> Result<Option<Self>, Error> {
         let background = translation.and_then(|translation| translation.background);
-        if background.is_none() && !is_resumable {
-            return Ok(None);
-        }
         let has_events =
             translation.is_none_or(|writer| writer.stream_format() == StreamFormat::Events);
+        let is_wanted = read_on == ReadOn::Client || (read_on == ReadOn::Key && has_events);
+        if background.is_none() && !is_wanted {
+            return Ok(None);
+        }
         let path = api.path().filter(|_| has_events);
         let path = path.ok_or_else(|| {
             let message = "X-Flotilla-Resumable: only server-sent events can be read on".into();

@@ -360,59 +360,10 @@ impl Error {
     /// True if another endpoint may be tried. After a timeout another node might succeed, but the
     /// request's time is up; a response that is too large would be so on any node.
     pub(crate) fn is_retryable(&self) -> bool {
-        match self {
-            Self::NodeLost | Self::EngineLost | Self::NodeRefused(_) | Self::ExternalFailed => true,
-            Self::UnknownPath
-            | Self::Method(_)
-            | Self::KeyMissing
-            | Self::KeyWrong
-            | Self::JoinKeyWrong
-            | Self::JoinCertificate
-            | Self::AdminKeyWrong
-            | Self::AdminOff
-            | Self::UnknownNode(_)
-            | Self::JoinInvalid(_)
-            | Self::JoinVersion
-            | Self::JoinedAlready
-            | Self::NodeNameTaken(_)
-            | Self::TooLarge(_)
-            | Self::SlowBody
-            | Self::InvalidChunks
-            | Self::EncodedBody
-            | Self::Malformed(_)
-            | Self::Invalid(_)
-            | Self::Header(..)
-            | Self::UnknownModel(_)
-            | Self::UnknownResponse(_)
-            | Self::UnknownRecord(_)
-            | Self::FileInUse(_)
-            | Self::BatchFinished(_)
-            | Self::BatchNotEnded(_)
-            | Self::TooManyBatches(_)
-            | Self::TooManyTasks(_)
-            | Self::StorageFull
-            | Self::StoreOff
-            | Self::StoredKeysOff
-            | Self::UnknownKey(_)
-            | Self::KeyExists(_)
-            | Self::StoreUnavailable
-            | Self::ModelForbidden(_)
-            | Self::RateLimited { .. }
-            | Self::Quota(..)
-            | Self::NoNode
-            | Self::QueueFull { .. }
-            | Self::DeadlineUnmet { .. }
-            | Self::QueueTimeout { .. }
-            | Self::Quarantined
-            | Self::NodeFailed(_)
-            | Self::Unanswerable(_)
-            | Self::NodeTimeout
-            | Self::ResponseTooLarge(_)
-            | Self::ExternalRefused { .. }
-            | Self::ExternalTooLong
-            | Self::NodeAnswer(_)
-            | Self::Internal => false,
-        }
+        matches!(
+            self,
+            Self::NodeLost | Self::EngineLost | Self::NodeRefused(_) | Self::ExternalFailed
+        )
     }
 
     /// True if a retry takes from the retry budget: a node that refuses may be overloaded. A lost

@@ -10,7 +10,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::batches::Kept;
+use super::batches::{ADA, Kept};
 use super::jobs::count_in;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -215,4 +215,43 @@ async fn what_cannot_be_read_on_is_refused_or_as_it_always_was() {
     let refused = without.client.with_header("x-flotilla-resumable", "true");
     let refused = tokio::time::timeout(Duration::from_secs(60), refused.post(CHAT, stream)).await;
     assert_eq!(refused.unwrap().error_code(), "store_disabled");
+}
+
+#[tokio::test]
+async fn a_key_may_have_all_its_streams_read_on_unless_a_request_says_no() {
+    let folder = Folder::new();
+    let ada = format!("{{name: ada, sha256: {ADA}, resumable_streams: true}}, ");
+    let kept = Kept::start_with(folder.path(), "", &ada).await;
+    let mut node = kept.gateway.node("a", 1).await;
+    let plain = |client: Client| {
+        tokio::spawn(async move { client.post(CHAT, streamed(chat("Hi")).to_string()).await })
+    };
+    for (client, is_resumable) in [
+        (kept.ada.clone(), true),
+        (kept.ada.with_header("x-flotilla-resumable", "false"), false),
+        (kept.bob.clone(), false),
+    ] {
+        let asked = plain(client);
+        says_rest(says_first(node.asked().await).await).await;
+        let answer = asked.await.unwrap();
+        assert_eq!(answer.header("x-flotilla-stream").is_some(), is_resumable);
+        assert_eq!(!events(&answer).is_empty(), is_resumable, "ids of events");
+    }
+    // A stream without events is as it always was.
+    let message = json!({"role": "user", "content": "Hi"});
+    let ollama = json!({"model": "flotilla-demo", "messages": [message]}).to_string();
+    let client = kept.ada.clone();
+    let asked = tokio::spawn(async move { client.post("/api/chat", ollama).await });
+    says_rest(says_first(node.asked().await).await).await;
+    assert_eq!(asked.await.unwrap().status, 200);
+    kept.gateway.is_idle().await;
+    kept.stop().await;
+
+    let keys = format!("keys: [{{name: ada, sha256: {ADA}, resumable_streams: true}}]\n");
+    let without = super::Gateway::start_with_keys(&keys, "").await;
+    let mut node = without.node("b", 1).await;
+    let asked = plain(without.client.with_key(Some("key-of-ada")));
+    says_rest(says_first(node.asked().await).await).await;
+    let answer = asked.await.unwrap();
+    assert_eq!((answer.status, answer.header("x-flotilla-stream")), (200, None), "no store");
 }

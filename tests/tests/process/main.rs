@@ -44,6 +44,7 @@ mod prefix_disk;
 mod preparing;
 mod proxies;
 mod pull;
+mod read_on;
 mod replaced;
 mod resume;
 mod same_name;
