@@ -3,7 +3,7 @@
 //!
 //! A [`Lease`] is a claimed slot. Dropping it frees the slot and binds the next request.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::access::spend::Prices;
 use crate::dispatcher::saved_state::SavedState;
-use crate::dispatcher::views::{NodeAction, NodeView};
+use crate::dispatcher::views::NodeView;
 use crate::scheduler::charge::ActualWork;
 use crate::scheduler::fleet::{AttemptOutcome, Endpoint, EndpointId, NodeOrigin, Terms, Totals};
 use crate::scheduler::queue::TicketId;
@@ -27,6 +27,7 @@ use crate::upstream::Upstream;
 mod body_reservation;
 mod budget_reservation;
 mod charge_guard;
+mod cordons;
 mod fleet_view;
 mod lease;
 mod ledger;
@@ -265,25 +266,6 @@ impl Dispatcher {
         core.scheduler.fleet.restore_cordoned(kept.cordoned);
     }
 
-    /// Names of cordoned nodes.
-    pub(crate) fn cordoned(&self) -> BTreeSet<String> {
-        self.lock().scheduler.fleet.cordoned().clone()
-    }
-
-    /// Cordons these nodes, linked or not, and uncordons those.
-    pub(crate) fn set_cordons(&self, cordoned: &[&String], uncordoned: &[&String]) {
-        self.update(|core| {
-            let fleet = &mut core.scheduler.fleet;
-            fleet.restore_cordoned(cordoned.iter().map(|name| (*name).clone()).collect());
-            for name in cordoned {
-                fleet.cordon(name);
-            }
-            for name in uncordoned {
-                fleet.uncordon(name, Upstream::cancel_leaving);
-            }
-        });
-    }
-
     /// External prices of a model, if known.
     pub(crate) fn external_prices(&self, model: &str) -> Option<Prices> {
         self.lock().scheduler.fleet.external_prices(model)
@@ -337,23 +319,6 @@ impl Dispatcher {
     /// Replaces the queue's bounds and the policy.
     pub fn configure(&self, bounds: QueueBounds, policy: Policy) {
         self.update(|core| core.scheduler.configure(bounds, policy));
-    }
-
-    /// Applies an operator's action to a node. Returns false if no node has this name.
-    pub fn apply_action(&self, node: &str, action: NodeAction) -> bool {
-        self.update(|core| {
-            let fleet = &mut core.scheduler.fleet;
-            let id = match action {
-                NodeAction::Uncordon => return fleet.uncordon(node, Upstream::cancel_leaving),
-                NodeAction::Cordon | NodeAction::Drain => fleet.cordon(node),
-            };
-            if let Some(endpoint) = id.and_then(|id| fleet.endpoint(id))
-                && action == NodeAction::Drain
-            {
-                endpoint.link.start_leaving();
-            }
-            id.is_some()
-        })
     }
 
     /// Retires a link: no new requests, and its current ones move elsewhere.

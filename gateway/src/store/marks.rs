@@ -1,4 +1,4 @@
-//! How much requests have used of monthly budgets so far, in a file of each gateway. A killed gateway
+//! How much requests have used of monthly budgets so far, in a file of each gateway. A killed one
 //! leaves it behind, exact to the last token that it has relayed: then what it was allotted and has
 //! not used is free again, although nobody else knows what it has done in its last seconds.
 //!

@@ -1,5 +1,5 @@
-//! A tenant that streams until its monthly budget is used up, whatever happens to gateways, nodes and
-//! the database.
+//! A tenant that streams until its monthly budget is used up, whatever happens to gateways, nodes
+//! and the database.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
