@@ -17,6 +17,7 @@ mod gguf;
 mod grammar;
 mod http;
 mod input;
+mod message_batch;
 mod prefix_file;
 mod request;
 mod resume;
@@ -28,6 +29,7 @@ pub use config::config;
 pub use gguf::gguf;
 pub use grammar::{gbnf, json_schema, lark};
 pub use http::http;
+pub use message_batch::message_batch;
 pub use prefix_file::prefix_file;
 pub use request::request;
 pub use resume::resume;
@@ -38,9 +40,10 @@ pub use tool_calls::tool_calls;
 pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is also the name of its binary and of its corpus.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("http", http),
     ("request", request),
+    ("message_batch", message_batch),
     ("sse", sse),
     ("resume", resume),
     ("gguf", gguf),

@@ -63,6 +63,11 @@ fn a_request_body_is_its_fields() {
 }
 
 #[test]
+fn message_batches_become_lines_or_are_refused_however_they_arrive() {
+    replay("message_batch");
+}
+
+#[test]
 fn events_do_not_depend_on_how_their_bytes_arrive() {
     replay("sse");
 }

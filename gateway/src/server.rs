@@ -17,7 +17,7 @@ pub mod guards;
 mod jobs;
 pub(crate) mod listener;
 mod lists;
-mod message_batches;
+pub mod message_batches;
 pub(crate) mod models;
 pub(crate) mod plain_http;
 mod responses;

@@ -19,7 +19,7 @@ use crate::types::response::{self, Body};
 
 mod base_url;
 mod create;
-mod requests;
+pub mod requests;
 mod view;
 
 const ROOT: &str = "/v1/messages/batches";

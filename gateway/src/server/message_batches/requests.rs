@@ -26,10 +26,11 @@ const PART_BYTES: usize = 256 * 1024;
 
 /// What requests may be.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rules {
-    pub(super) requests_max: usize,
+pub struct Rules {
+    /// How many there may be.
+    pub requests_max: usize,
     /// Bytes of the `params` of one.
-    pub(super) request_bytes_max: usize,
+    pub request_bytes_max: usize,
 }
 
 #[derive(Deserialize)]
@@ -43,7 +44,7 @@ struct Request {
 ///
 /// # Errors
 /// The body is no valid batch; some lines may have been written.
-pub(super) fn read(
+pub fn read(
     source: impl Read,
     rules: &Rules,
     endpoint: &'static str,
