@@ -8,6 +8,7 @@ pub(crate) mod kernels;
 pub(crate) mod memory;
 pub(crate) mod plot;
 pub(crate) mod report;
+mod roofline;
 pub(crate) mod runner;
 mod speculation;
 
@@ -17,6 +18,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use inference_core::hardware::Kernel;
+use inference_core::hardware::files::Root;
+use inference_core::hardware::report::Machine;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::model_files::ModelFiles;
@@ -25,6 +28,7 @@ use crate::types::exit::Failed;
 use crate::types::print::{PrintError, print_line};
 use crate::types::progress::Progress;
 use report::{Figure, Figures};
+use roofline::{Peaks, Work};
 
 /// `bench`
 #[derive(Debug, Args)]
@@ -102,6 +106,7 @@ impl Show {
 /// Measures everything.
 pub(crate) fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
     let files = ModelFiles::open(&args.model).map_err(Failed::data)?;
+    let work = Work::of(files.header());
     let default = if std::io::stdout().is_terminal() { Format::Table } else { Format::Json };
     let cores = inference_core::hardware::compute_threads() as u32;
     let threads = args.threads.unwrap_or(cores);
@@ -112,8 +117,14 @@ pub(crate) fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
     };
     let how = format!("threads; kernels {}", kernel.name());
     show.add(Figure::new("machine", f64::from(threads), None, &how))?;
-    show.begin("memory");
     let setup = Setup { kernel, threads, rounds: args.rounds, sandbox: args.sandbox };
+    show.begin("the machine");
+    let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
+    let peaks = Peaks::measure(setup, &machine)?;
+    for figure in peaks.figures() {
+        show.add(figure)?;
+    }
+    show.begin("memory");
     for figure in memory::measure(&args.model, files.header(), setup)? {
         show.add(figure)?;
     }
@@ -122,6 +133,10 @@ pub(crate) fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
         show.add(figure)?;
     }
     runner::measure(&args.model, setup, &show)?;
+    let limits = show.figures.borrow().limits(|step| work.limit(step, peaks));
+    for figure in limits {
+        show.add(figure)?;
+    }
     show.bar.end();
     let figures = show.figures.into_inner();
     if show.format == Format::Table {

@@ -16,6 +16,8 @@ const FONT: &str = "sans-serif";
 /// Blue and orange: distinguishable with color blindness, and in gray.
 const RAW: RGBColor = RGBColor(0x1f, 0x5f, 0xa8);
 const SERVED: RGBColor = RGBColor(0xe0, 0x7b, 0x1a);
+/// What the machine allows at most.
+const LIMIT: RGBColor = RGBColor(0xc4, 0xc4, 0xc4);
 const MEMORY: RGBColor = RGBColor(0x4d, 0x8f, 0x57);
 const PLAN: RGBColor = RGBColor(0x9a, 0x9a, 0x9a);
 const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
@@ -55,7 +57,11 @@ pub(crate) fn svg(title: &str, figures: &Figures) -> Result<String, String> {
 }
 
 fn draw(out: &mut String, title: &str, figures: &Figures) -> Result<(), DrawError> {
-    let speeds = &[(RAW, "raw llama.cpp"), (SERVED, "served by the scheduler")];
+    let speeds = &[
+        (RAW, "raw llama.cpp"),
+        (SERVED, "served by the scheduler"),
+        (LIMIT, "limit of the machine"),
+    ];
     let charts = [
         Chart {
             title: "Decode",
@@ -92,7 +98,10 @@ fn draw(out: &mut String, title: &str, figures: &Figures) -> Result<(), DrawErro
 fn pairs(points: &[Point]) -> Vec<Group> {
     let group = |p: &Point| Group {
         label: p.size.to_string(),
-        bars: vec![(p.raw, RAW), (p.served, SERVED)],
+        bars: [(p.raw, RAW), (p.served, SERVED)]
+            .into_iter()
+            .chain(p.limit.map(|limit| (limit, LIMIT)))
+            .collect(),
     };
     points.iter().map(group).collect()
 }
@@ -197,6 +206,7 @@ mod tests {
         let figures = Figures(vec![
             f("decode_batch_1_raw", 40.0),
             f("decode_batch_1_served", 39.0),
+            f("decode_batch_1_limit", 80.0),
             f("prefill_128_raw", 200.0),
             f("prefill_128_served", 190.0),
             f("memory_start", 12.0),
@@ -205,7 +215,9 @@ mod tests {
         let picture = svg("a<b>&\u{1}.gguf", &figures).unwrap();
         assert!(picture.contains("a&lt;b&gt;&amp; .gguf"), "{picture}");
         // Bars, and legend markers.
-        for (color, count) in [("1F5FA8", 2 + 2), ("E07B1A", 2 + 2), ("4D8F57", 2), ("9A9A9A", 2)] {
+        for (color, count) in
+            [("1F5FA8", 2 + 2), ("E07B1A", 2 + 2), ("C4C4C4", 1 + 2), ("4D8F57", 2), ("9A9A9A", 2)]
+        {
             let bars = picture.lines().filter(|line| line.starts_with("<rect"));
             assert_eq!(bars.filter(|bar| bar.contains(color)).count(), count, "{color}: {picture}");
         }

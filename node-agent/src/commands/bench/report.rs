@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::roofline::Step;
+
 /// One measured figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Figure {
@@ -60,6 +62,8 @@ pub(crate) struct Point {
     pub raw: f64,
     /// Tokens per second through the scheduler.
     pub served: f64,
+    /// Tokens per second that the machine allows at most, if that was measured.
+    pub limit: Option<f64>,
 }
 
 impl Figures {
@@ -72,9 +76,27 @@ impl Figures {
         let point = |figure: &Figure| {
             let size = figure.name.strip_prefix(prefix)?.strip_suffix("_raw")?;
             let served = self.value(&format!("{prefix}{size}_served"))?;
-            Some(Point { size: size.parse().ok()?, raw: figure.value, served })
+            let limit = self.value(&format!("{prefix}{size}_limit"));
+            Some(Point { size: size.parse().ok()?, raw: figure.value, served, limit })
         };
         self.0.iter().filter_map(point).collect()
+    }
+
+    /// For each point, what the machine allows at most with so many rows in a step, and how much of
+    /// it llama.cpp with our kernels uses.
+    pub(crate) fn limits(&self, limit: impl Fn(Step) -> Option<f64>) -> Vec<Figure> {
+        let mut figures = Vec::new();
+        for (prefix, is_prompt) in [("decode_batch_", false), ("prefill_", true)] {
+            for Point { size, raw, .. } in self.points(prefix) {
+                let outputs = if is_prompt { 1 } else { size };
+                let Some(most) = limit(Step { rows: size, outputs }) else { continue };
+                let how = "tokens/s that memory and arithmetic of this machine allow at most";
+                let name = format!("{prefix}{size}");
+                figures.push(Figure::new(&format!("{name}_limit"), most, None, how));
+                figures.push(Figure::new(&format!("{name}_used"), raw / most, None, "raw / limit"));
+            }
+        }
+        figures
     }
 
     /// Resident memory in MiB, phase by phase.
@@ -90,10 +112,17 @@ impl Figures {
         for (title, prefix) in
             [("decode, parallel", "decode_batch_"), ("prefill, tokens", "prefill_")]
         {
-            lines.push(format!("{title:<18} {:>10} {:>10}  served/raw", "raw t/s", "served t/s"));
-            for Point { size, raw, served } in self.points(prefix) {
+            let columns = ["raw t/s", "served t/s", "served/raw", "limit t/s", "used"];
+            let [raw, served, ratio, limit, used] = columns;
+            let head = format!("{title:<18} {raw:>10} {served:>10} {ratio:>11}");
+            lines.push(format!("{head} {limit:>10} {used:>6}"));
+            for Point { size, raw, served, limit } in self.points(prefix) {
                 let ratio = served / raw;
-                lines.push(format!("{size:>18} {raw:>10.1} {served:>10.1}  {ratio:>10.2}"));
+                let row = format!("{size:>18} {raw:>10.1} {served:>10.1} {ratio:>11.2}");
+                let most = limit.map_or(format!("{:>10} {:>6}", "-", "-"), |limit| {
+                    format!("{limit:>10.1} {:>5.0}%", 100.0 * raw / limit)
+                });
+                lines.push(format!("{row} {most}"));
             }
             lines.push(String::new());
         }
@@ -130,6 +159,7 @@ mod tests {
             f("decode_batch_1_raw", 40.0, None),
             f("decode_batch_1_served", 39.0, None),
             f("decode_batch_1", 0.975, Some(">= 0.97")),
+            f("decode_batch_1_limit", 80.0, None),
             f("prefill_128_raw", 200.0, None),
             f("prefill_128_served", 190.0, None),
             f("memory_start", 12.0, None),
@@ -154,15 +184,25 @@ mod tests {
     #[test]
     fn the_table_has_every_part_and_marks_what_misses_its_aim() {
         let figures = figures();
-        assert_eq!(figures.points("decode_batch_"), [Point { size: 1, raw: 40.0, served: 39.0 }]);
+        assert_eq!(
+            figures.points("decode_batch_"),
+            [Point { size: 1, raw: 40.0, served: 39.0, limit: Some(80.0) }]
+        );
         assert_eq!(figures.phases(), [("start", 12.0), ("many", 512.0)]);
         let table = figures.table();
         let line = |text: &str| table.lines().find(|l| l.contains(text)).unwrap().to_string();
-        assert!(line("40.0").contains("39.0"), "{table}");
+        assert!(line("40.0").contains("39.0") && line("40.0").ends_with("80.0    50%"), "{table}");
         assert!(line("200.0").contains("0.95"), "{table}");
         assert!(line("plan_memory").contains("NO"), "{table}");
         assert!(line("decode_batch_1 ").contains("yes"), "{table}");
         assert!(!table.contains("memory_start"), "{table}");
+    }
+
+    #[test]
+    fn each_point_has_a_limit_and_how_much_of_it_is_used() {
+        let limits = figures().limits(|step| (step.rows == 1).then_some(50.0));
+        let found: Vec<_> = limits.iter().map(|f| (f.name.as_str(), f.value)).collect();
+        assert_eq!(found, [("decode_batch_1_limit", 50.0), ("decode_batch_1_used", 0.8)]);
     }
 
     #[test]
