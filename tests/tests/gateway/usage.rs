@@ -2,6 +2,7 @@
 
 use fleet_tests::client::{Answer, Client};
 use fleet_tests::mock_node::MockNode;
+use fleet_tests::postgres::{database_of, psql};
 use fleet_tests::process::Folder;
 use fleet_tests::{chat, eventually};
 use inference_protocol::resume::Usage;
@@ -91,4 +92,41 @@ async fn usage_is_for_operators_who_say_which_days_they_mean() {
     assert_eq!(String::from_utf8_lossy(&empty.body).lines().count(), 1);
     let without = super::Gateway::start("").await;
     assert_eq!(without.admin.get(PATH).await.error_code(), "store_disabled");
+}
+
+#[tokio::test]
+async fn a_table_has_at_most_a_hundred_thousand_rows() {
+    let folder = Folder::new();
+    let kept = Kept::start(folder.path(), "").await;
+    let hour = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() / 3600;
+    eventually("the tables to be there", async || {
+        (kept.gateway.admin.get(PATH).await.status == 200).then_some(())
+    })
+    .await;
+    let insert = format!(
+        "WITH RECURSIVE counted(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < 100000) \
+         INSERT INTO usage SELECT {hour}, 't' || n, 'batch', 'm', '', 1, 0, 1, 0 FROM counted"
+    );
+    change(folder.path(), &insert);
+    let table = kept.gateway.admin.get(PATH).await;
+    assert_eq!(table.status, 200);
+    assert_eq!(String::from_utf8_lossy(&table.body).lines().count(), 100_001, "and a head");
+    change(
+        folder.path(),
+        &format!("INSERT INTO usage VALUES ({hour}, 'a', 'batch', 'm', '', 1, 0, 1, 0)"),
+    );
+    let refused = kept.gateway.admin.get(PATH).await;
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("from")));
+    assert!(refused.json()["error"]["message"].as_str().unwrap().contains("100000 rows"));
+}
+
+/// Changes the store in a folder behind its gateway's back.
+fn change(folder: &std::path::Path, sql: &str) {
+    if let Some(url) = database_of(folder) {
+        psql(&url, sql).unwrap();
+        return;
+    }
+    let database = rusqlite::Connection::open(folder.join("store.sqlite")).unwrap();
+    database.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
+    database.execute(sql, []).unwrap();
 }
