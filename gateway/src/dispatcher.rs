@@ -300,18 +300,8 @@ impl Dispatcher {
         let due = core.scheduler.fleet.claim_probes(now, interval);
         let lease = |endpoint| {
             let model = core.scheduler.fleet.endpoint(endpoint)?.any_model()?.clone();
-            self.new_lease(
-                &core,
-                Binding {
-                    endpoint,
-                    model,
-                    since: now,
-                    id: 0,
-                    busy: 0,
-                    charge: None,
-                    takes_slot: true,
-                },
-            )
+            let binding = Binding { takes_slot: true, ..Binding::new(endpoint, model, 0, now) };
+            self.new_lease(&core, binding)
         };
         due.into_iter().filter_map(lease).collect()
     }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::access::spend::{Ledger, Prices};
+use crate::access::spend::{Bill, Ledger, Prices};
 use crate::scheduler::cost::request_pace::Observation;
 use crate::scheduler::cost::{Costs, Size};
 use crate::scheduler::fleet::{
@@ -215,7 +215,8 @@ impl<L> Scheduler<L> {
             let SlotRequest { class, user, .. } = *request;
             Charge { class, tenant: request.tenant.to_string(), user, work }
         });
-        let binding = self.claim(endpoint, request.model, request.prefix, now)?;
+        let bill = &constraints.bill;
+        let binding = self.claim(endpoint, (request.model, bill), request.prefix, now)?;
         Some(Binding { charge, ..binding })
     }
 
@@ -232,11 +233,13 @@ impl<L> Scheduler<L> {
     ) -> Option<Binding> {
         let endpoint = self.pick_external(request.model, request.constraints)?;
         self.stats.record_decision(self.policy, Decision::external(reason));
-        self.claim(endpoint, request.model, &Prefix::default(), now)
+        let bill = &request.constraints.bill;
+        self.claim(endpoint, (request.model, bill), &Prefix::default(), now)
     }
 
     fn pick_external(&self, model: &str, constraints: &RouteConstraints) -> Option<EndpointId> {
-        let may_pay = |name: &str, prices: &Prices| self.ledger.has_budget(name, prices);
+        let bill = &constraints.bill;
+        let may_pay = |name: &str, prices: &Prices| self.ledger.can_pay(name, prices, bill);
         self.fleet.pick_external(model, constraints, may_pay)
     }
 
@@ -267,15 +270,18 @@ impl<L> Scheduler<L> {
     fn claim(
         &mut self,
         endpoint: EndpointId,
-        model: &str,
+        (model, bill): (&str, &Bill),
         prefix: &Prefix,
         now: Duration,
     ) -> Option<Binding> {
         let picked = self.fleet.endpoint(endpoint)?;
         let (model, busy) = (picked.model(model)?.clone(), picked.busy() + 1);
+        let name = &picked.status.node;
+        let paid = picked.external.as_ref();
+        let payment = paid.and_then(|terms| self.ledger.reserve_payment(name, &terms.prices, bill));
         self.fleet.claim(endpoint);
         self.prefixes.insert(prefix, endpoint, now);
-        Some(Binding { endpoint, model, since: now, busy, id: 0, charge: None, takes_slot: true })
+        Some(Binding { payment, takes_slot: true, ..Binding::new(endpoint, model, busy, now) })
     }
 
     /// Binds a text query to a node without taking a slot; `None` if it has to wait for one.
@@ -284,7 +290,7 @@ impl<L> Scheduler<L> {
         let node = self.fleet.endpoint(endpoint)?;
         let (model, busy) = (node.model(request.model)?.clone(), node.busy());
         self.fleet.claim_query(endpoint);
-        Some(Binding { endpoint, model, since: now, busy, id: 0, charge: None, takes_slot: false })
+        Some(Binding::new(endpoint, model, busy, now))
     }
 
     /// Expected cost of a queued request, in units of [`crate::scheduler::cost`].
@@ -309,7 +315,8 @@ impl<L> Scheduler<L> {
         self.stats.record_decision(self.policy, decision);
         let ticket = self.queue.take(id)?;
         self.stats.record_wait(ticket.predicted, now.saturating_sub(ticket.since));
-        let binding = self.claim(endpoint, &ticket.model, &ticket.prefix, now)?;
+        let wanted = (&*ticket.model, &ticket.constraints.bill);
+        let binding = self.claim(endpoint, wanted, &ticket.prefix, now)?;
         let Ticket { class, tenant, user, work, is_retried, .. } = ticket;
         let charge = (!is_retried).then_some(Charge { class, tenant, user, work });
         Some(Binding { id, charge, ..binding })
@@ -384,6 +391,9 @@ impl<L> Scheduler<L> {
 
     /// Frees a slot and records the outcome.
     pub fn release(&mut self, binding: &Binding, outcome: AttemptOutcome, now: Duration) {
+        if let Some(payment) = &binding.payment {
+            self.ledger.release_payment(payment);
+        }
         match binding.takes_slot {
             true => drop(self.fleet.release(binding.endpoint, outcome, now)),
             false => self.fleet.release_query(binding.endpoint, outcome, now),

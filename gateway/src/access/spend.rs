@@ -11,8 +11,11 @@ use crate::types::limits::BudgetLimit;
 use crate::types::usage::{Date, Used};
 use crate::types::user::UserId;
 
+mod payments;
 mod reservations;
 
+use payments::Payments;
+pub use payments::{Bill, Payment};
 use reservations::{Allotment, Reservations};
 pub(crate) use reservations::{Need, Payer, Shortage};
 
@@ -110,6 +113,9 @@ pub struct Ledger {
     /// What running requests may still use. Not saved: after a restart, none run.
     #[serde(skip)]
     reserved: Reservations,
+    /// What running requests may cost at external endpoints.
+    #[serde(skip)]
+    payments: Payments,
     /// What this gateway may grant of the budgets of this month, by tenant; `None` without a store.
     #[serde(skip)]
     allotments: Option<HashMap<String, Allotment>>,
@@ -215,11 +221,6 @@ impl Ledger {
         self.spent.get(endpoint).copied().unwrap_or(0.0)
     }
 
-    /// True if the endpoint has daily budget left.
-    pub(crate) fn has_budget(&self, endpoint: &str, prices: &Prices) -> bool {
-        prices.day_max.is_none_or(|max| self.spent_today(endpoint) < max)
-    }
-
     /// A tenant's usage this month.
     pub(crate) fn month_usage(&self, tenant: &str) -> Used {
         self.used.get(tenant).copied().unwrap_or_default()
@@ -305,14 +306,15 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.set_date(DAY);
         ledger.book_usage("ada", tokens(1), Some(("gpu", 1.9)));
-        assert!(ledger.has_budget("gpu", &prices));
+        assert!(ledger.can_pay("gpu", &prices, &Bill::default()));
         ledger.book_usage("bob", tokens(1), Some(("gpu", 0.2)));
-        assert!(!ledger.has_budget("gpu", &prices) && ledger.has_budget("other", &prices));
-        assert!(ledger.has_budget("gpu", &Prices::default()), "no limit");
+        assert!(!ledger.can_pay("gpu", &prices, &Bill::default()));
+        assert!(ledger.can_pay("other", &prices, &Bill::default()));
+        assert!(ledger.can_pay("gpu", &Prices::default(), &Bill::default()), "no limit");
         ledger.set_date(DAY);
-        assert!(!ledger.has_budget("gpu", &prices));
+        assert!(!ledger.can_pay("gpu", &prices, &Bill::default()));
         ledger.set_date(Date { day: 8, ..DAY });
-        assert!(ledger.has_budget("gpu", &prices));
+        assert!(ledger.can_pay("gpu", &prices, &Bill::default()));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use super::stored::remember_previous;
 use super::translation::{self, Sources, Translated, Translation};
 use crate::access::keys::Caller;
 use crate::access::responses::Reader;
+use crate::access::spend::Bill;
 use crate::access::users::UserSource;
 use crate::config::Config;
 use crate::context::Gateway;
@@ -83,6 +84,8 @@ pub(crate) struct Admitted {
     pub latest: Option<Arc<LatestCheckpoint>>,
     /// True if the client wants a stream.
     pub is_streamed: bool,
+    /// The key's budget of the month for external endpoints.
+    pub spend_max: Option<f64>,
     /// For a part of a list: how many entries of the client's list come before it.
     pub entries_before: Option<u32>,
     /// Expected size, for cost estimates and token reservation.
@@ -99,6 +102,12 @@ impl Admitted {
         let Self { model, tenant, user, share, class, size, prefix, body, .. } = self;
         let (user, share, class, bytes) = (*user, *share, *class, body.len());
         SlotRequest { model, tenant, user, share, class, size, bytes, prefix, constraints }
+    }
+
+    /// What the request may cost at an external endpoint.
+    pub(crate) fn bill(&self) -> Bill {
+        let most = self.usage.at_most();
+        Bill { tenant: self.tenant.clone(), most, tenant_max: self.spend_max }
     }
 
     /// True if a more urgent request may take its slot: it is the gateway's own, of the least
@@ -148,6 +157,7 @@ impl Admitted {
             deferral: None,
             latest: None,
             is_streamed: false,
+            spend_max: self.spend_max,
             entries_before: u32::try_from(entries.start).ok(),
             size: Size::new(body.len(), Some(0), 1),
             prefix: Prefix::default(),
@@ -283,6 +293,7 @@ pub(crate) async fn admit(
         deferral,
         latest: again.as_ref().map(|again| again.latest.clone()),
         is_streamed,
+        spend_max: caller.key.budget.spend,
         entries_before: None,
         size,
         prefix,

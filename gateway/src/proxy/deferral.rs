@@ -49,7 +49,7 @@ const RESUMABLE: HeaderName = HeaderName::from_static("x-flotilla-resumable");
 
 /// Who wants a stream that its client may read on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReadOn {
+pub(crate) enum ReadOn {
     /// Nobody.
     No,
     /// The client.

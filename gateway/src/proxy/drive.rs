@@ -108,7 +108,7 @@ impl Drive {
             is_streamed: admitted.is_streamed,
             deadline: gateway.dispatcher.clock_of(admitted.deadline),
         };
-        let attempts = Attempts::new(limits, facts, first(&admitted));
+        let attempts = Attempts::new(limits, facts, first(&admitted)).with_bill(admitted.bill());
         let mut attempts = attempts.restricted_to(admitted.origin.clone());
         if admitted.latest.is_some() {
             attempts = attempts.with_countable_events();

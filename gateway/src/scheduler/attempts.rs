@@ -14,6 +14,7 @@ use bytes::Bytes;
 use inference_protocol::openai::ErrorBody;
 use inference_protocol::resume::{Resume, Usage, is_prefill_only};
 
+use crate::access::spend::Bill;
 use crate::scheduler::charge::ActualWork;
 use crate::scheduler::fleet::health::is_hung;
 use crate::scheduler::fleet::{AttemptOutcome, RouteConstraints};
@@ -127,6 +128,12 @@ impl Attempts {
             next_id: 0,
             actions: VecDeque::new(),
         }
+    }
+
+    /// Says what the request may cost at external endpoints.
+    pub(crate) fn with_bill(mut self, bill: Bill) -> Self {
+        self.retry.set_bill(bill);
+        self
     }
 
     /// Requests the first slot.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 
+use crate::access::spend::Payment;
 use crate::scheduler::charge::Charge;
 use crate::scheduler::cost::Size;
 use crate::scheduler::fleet::{EndpointId, RouteConstraints};
@@ -78,6 +79,8 @@ pub struct Binding {
     pub id: TicketId,
     /// The endpoint.
     pub endpoint: EndpointId,
+    /// What is reserved for it of budgets, if it may cost something.
+    pub payment: Option<Payment>,
     /// The model as served there.
     pub model: Arc<ModelStatus>,
     /// When the slot was taken.
@@ -88,6 +91,19 @@ pub struct Binding {
     pub takes_slot: bool,
     /// The charge, for the first attempt of a request.
     pub charge: Option<Charge>,
+}
+
+impl Binding {
+    /// A request that took no slot, did not wait, and pays nothing.
+    pub(crate) fn new(
+        endpoint: EndpointId,
+        model: Arc<ModelStatus>,
+        busy: u32,
+        since: Duration,
+    ) -> Self {
+        let (payment, charge) = (None, None);
+        Self { id: 0, endpoint, payment, model, since, busy, takes_slot: false, charge }
+    }
 }
 
 /// Actual usage of an answered request.

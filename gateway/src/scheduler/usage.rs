@@ -115,6 +115,19 @@ impl UsageLimits {
         Need { likely: likely.saturating_add(usual), most: most.saturating_add(longest) }
     }
 
+    /// Tokens that the request may use at an external endpoint: its prompt by estimate, and the
+    /// longest response.
+    pub(crate) fn at_most(&self) -> Usage {
+        let longest = u64::from(EXTERNAL_CONTEXT_TOKENS).saturating_mul(self.choices());
+        let completion = self.completion_max().unwrap_or(longest);
+        let Need { likely, .. } = self.need(None);
+        let prompt = match self.task {
+            Task::Rerank(_) | Task::Embed(_) => likely,
+            _ => self.prompt_estimate(),
+        };
+        Usage { prompt, completion, cached: 0 }
+    }
+
     /// Most tokens per choice of a request that may use `usage_max` tokens, by the estimate of its
     /// prompt.
     pub(crate) fn choice_max(&self, usage_max: u64) -> u64 {

@@ -207,6 +207,39 @@ async fn what_may_be_spent_in_a_day_is_not_exceeded() {
 }
 
 #[tokio::test]
+async fn requests_side_by_side_cannot_spend_more_than_a_day_allows() {
+    let terms = ", completion_price_per_million: 1, spend_per_day_max: 2.5";
+    let (gateway, mut gpu) = gateway(USE, terms).await;
+    let mut a = gateway.node("a", 1).await;
+    let _first = gateway.asks("one");
+    let at_a = a.asked().await;
+    // Each may cost 1.
+    let dear = |text: &str| {
+        let mut request = chat(text);
+        request["max_tokens"] = 1_000_000.into();
+        request
+    };
+    let running = [asks(&gateway, &HURRY, dear("two")), asks(&gateway, &HURRY, dear("three"))];
+    let at_gpu = [gpu.asked().await, gpu.asked().await];
+    let refused = asks(&gateway, &HURRY, dear("four")).await.unwrap();
+    assert_eq!((refused.status, refused.error_code().as_str()), (503, "queue_timeout"));
+    assert!(gpu.is_asked().is_none());
+    // What they have not spent is free again.
+    at_gpu.into_iter().for_each(|asked| answer(asked, "cheap", 1, 200_000));
+    for answered in running {
+        assert_eq!(answered.await.unwrap().status, 200);
+    }
+    let last = [asks(&gateway, &HURRY, dear("five")), asks(&gateway, &HURRY, dear("six"))];
+    for _ in &last {
+        answer(gpu.asked().await, "cheap", 1, 1);
+    }
+    for answered in last {
+        assert_eq!(answered.await.unwrap().status, 200);
+    }
+    drop(at_a);
+}
+
+#[tokio::test]
 async fn an_endpoint_that_does_not_answer_is_not_asked_until_it_does() {
     let (gateway, mut gpu) = gateway(USE, "").await;
     gpu.falls_silent();

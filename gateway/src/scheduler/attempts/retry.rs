@@ -8,6 +8,7 @@ use inference_protocol::openai::{ErrorDetail, INVALID_REQUEST};
 use inference_protocol::resume::{ENGINE_LOST, MISMATCH};
 
 use super::Attempts;
+use crate::access::spend::Bill;
 use crate::scheduler::fleet::{AttemptOutcome, EngineId, RouteConstraints};
 use crate::types::error::Error;
 use crate::types::external::ExternalPolicy;
@@ -62,6 +63,11 @@ impl RetryState {
     pub(super) fn new(retries_max: usize, external: ExternalPolicy) -> Self {
         let constraints = RouteConstraints { external, ..RouteConstraints::default() };
         Self { retries_max, constraints, ..Self::default() }
+    }
+
+    /// Sets what an attempt may cost.
+    pub(super) fn set_bill(&mut self, bill: Bill) {
+        self.constraints.bill = bill;
     }
 
     /// Route constraints of the next attempt.

@@ -8,6 +8,7 @@ use inference_protocol::fleet::{ModelStatus, NodeState, NodeStatus};
 use super::external::Terms;
 use super::health::Health;
 use super::totals::Contribution;
+use crate::access::spend::Bill;
 use crate::scheduler::cost::request_pace::{Observation, RequestPace};
 use crate::scheduler::routing::Candidate;
 use crate::types::external::ExternalPolicy;
@@ -35,6 +36,8 @@ pub struct RouteConstraints {
     pub origin: Option<Arc<ModelStatus>>,
     /// When the request may go to an external endpoint.
     pub external: ExternalPolicy,
+    /// What it may cost there.
+    pub bill: Bill,
 }
 
 impl RouteConstraints {
