@@ -74,12 +74,6 @@ pub(super) fn take(
     Ok(())
 }
 
-/// Deletes the allotments of a gateway that has stored all that was used.
-pub(super) fn return_all(transaction: &mut Transaction<'_>, me: &str) -> Result<(), StoreError> {
-    transaction.execute("DELETE FROM allotments WHERE gateway = ?1", values![me])?;
-    Ok(())
-}
-
 /// The allotments of a gateway, by tenant.
 pub(super) fn of(
     transaction: &mut Transaction<'_>,

@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::allotments::return_all;
 use super::keyring::Keyring;
 use super::sql::{Row, Transaction, values};
 use super::{Store, StoreError};
@@ -154,7 +153,8 @@ impl Store {
             }
             transaction.execute("DELETE FROM gateways WHERE id = ?1", values![&*me])?;
             if is_settled {
-                return_all(transaction, &me)?;
+                let sql = "DELETE FROM allotments WHERE gateway = ?1";
+                transaction.execute(sql, values![&*me])?;
             }
             announce(transaction)
         };

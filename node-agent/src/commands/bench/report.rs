@@ -5,8 +5,6 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::roofline::Step;
-
 /// One measured figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Figure {
@@ -52,6 +50,15 @@ impl Figure {
 /// All figures of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Figures(pub Vec<Figure>);
+
+/// What a step computes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Step {
+    /// Tokens.
+    pub rows: u32,
+    /// Tokens whose successors are wanted: all in decoding, the last one of a prompt.
+    pub outputs: u32,
+}
 
 /// Measurements at one batch size or prompt length.
 #[derive(Debug, Clone, Copy, PartialEq)]

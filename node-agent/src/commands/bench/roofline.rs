@@ -10,7 +10,7 @@ use inference_core::llama::products_per_second;
 use inference_core::model_file::gguf::{Header, TensorInfo};
 
 use super::Setup;
-use super::report::Figure;
+use super::report::{Figure, Step};
 use crate::commands::hardware;
 use crate::types::exit::Failed;
 
@@ -36,15 +36,6 @@ pub(crate) struct Work {
     layer_products: f64,
     /// Products of a token whose successor is wanted, in the output matrix.
     output_products: f64,
-}
-
-/// What a step computes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Step {
-    /// Tokens.
-    pub rows: u32,
-    /// Tokens whose successors are wanted: all in decoding, the last one of a prompt.
-    pub outputs: u32,
 }
 
 impl Peaks {
