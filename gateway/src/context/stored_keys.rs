@@ -38,8 +38,16 @@ impl Gateway {
     /// The store fails, or its keys cannot be read; then those that were known stay.
     pub(crate) async fn refresh_stored_keys(&self, store: &Store) -> Result<(), StoreError> {
         let _alone = self.sharing.lock().await;
-        let known = self.settings.now().stored_keys.as_ref().and_then(|keys| keys.revision);
-        let Some(setting) = store.setting(SettingName::Keys, known).await? else { return Ok(()) };
+        let known = self.settings.now().stored_keys.clone();
+        let revision = known.as_ref().and_then(|keys| keys.revision);
+        let read = store.setting(SettingName::Keys, revision).await?;
+        let Some(setting) = read else { return Ok(()) };
+        // A list that was emptied has a revision. To lock out all clients would be the worse
+        // mistake.
+        if setting.revision == 0 && known.is_some_and(|known| !known.keys.is_empty()) {
+            tracing::error!("the store has never had keys, and this gateway knows some: they stay");
+            return Ok(());
+        }
         let path = copy(store);
         let read = spawn_blocking(move || read_setting(&setting, &path)).await;
         let stored = read.map_err(|_| StoreError::Unavailable)??;

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::store::testing::{store as open, with_store};
     use crate::store::{Keyring, UsageKey, UsageSum};
-    use crate::types::usage::{Date, Used};
+    use crate::types::usage::Date;
 
     const TODAY: Date = Date { day: 9, month: 3 };
 
@@ -165,6 +165,11 @@ mod tests {
             first.add_usage(Vec::new(), given, TODAY).await.unwrap();
             first.close(is_settled).await;
             let second = open(folder.path(), Keyring::default());
+            // In tests all gateways have the same id.
+            let rename = |transaction: &mut Transaction<'_>| {
+                Ok(transaction.execute("UPDATE allotments SET gateway = 'first'", &[])?)
+            };
+            second.0.database.run(rename).await.unwrap();
             assert_eq!(second.allot(ask(1000)).await, Ok(left));
             second.close(true).await;
         }

@@ -7,8 +7,8 @@
 //! failure lines may be old, and what was used since then is free again.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::{DirEntry, File, OpenOptions};
+use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -144,25 +144,29 @@ fn read(text: &[u8]) -> Vec<Left> {
     text.chunks_exact(LINE).filter_map(line).collect()
 }
 
-/// The files in a folder whose gateways have ended, with the gateways' ids and what they say. Locks
-/// them against other gateways.
-fn left_behind(folder: &Path, me: &str) -> io::Result<Vec<(PathBuf, String, Vec<Left>, File)>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let Some(id) = name.strip_prefix(PREFIX).filter(|id| *id != me && is_plain_id(id)) else {
-            continue;
-        };
-        let id = id.to_string();
-        let file = OpenOptions::new().read(true).write(true).open(&path)?;
-        let bytes_max = LINE * LINES_MAX;
-        if file.metadata()?.len() > bytes_max as u64 || file.try_lock().is_err() {
-            continue;
-        }
-        found.push((path.clone(), id, read(&std::fs::read(&path)?), file));
-    }
-    Ok(found)
+/// A file whose gateway has ended. It is locked against other gateways.
+struct LeftFile {
+    path: PathBuf,
+    /// Id of the gateway.
+    id: String,
+    left: Vec<Left>,
+    _lock: File,
+}
+
+/// The files in a folder whose gateways have ended. What cannot be read is left to others.
+fn left_behind(folder: &Path, me: &str) -> Vec<LeftFile> {
+    let open = |entry: io::Result<DirEntry>| {
+        let path = entry.ok()?.path();
+        let id = path.file_name()?.to_str()?.strip_prefix(PREFIX)?;
+        let id = Some(id.to_string()).filter(|id| id != me && is_plain_id(id))?;
+        let file = OpenOptions::new().read(true).write(true).open(&path).ok()?;
+        file.try_lock().ok()?;
+        let mut text = Vec::new();
+        let bytes_max = (LINE * LINES_MAX) as u64;
+        (&file).take(bytes_max).read_to_end(&mut text).ok()?;
+        Some(LeftFile { path, id, left: read(&text), _lock: file })
+    };
+    std::fs::read_dir(folder).into_iter().flatten().filter_map(open).collect()
 }
 
 impl Store {
@@ -177,9 +181,8 @@ impl Store {
         let (folder, me) = (self.folder().to_path_buf(), self.0.me.clone());
         let find = move || left_behind(&folder, &me);
         let found = tokio::task::spawn_blocking(find).await;
-        let found = found.map_err(|_| StoreError::Unavailable)?.map_err(super::failed)?;
         let is_shared = self.is_shared();
-        for (path, id, left, _lock) in found {
+        for LeftFile { path, id, left, _lock } in found.map_err(|_| StoreError::Unavailable)? {
             let settle = move |transaction: &mut Transaction<'_>| {
                 if !is_shared {
                     // Nobody else can live.
@@ -249,7 +252,7 @@ mod tests {
         let long = Left { tenant: "b".repeat(64), month: 12, tokens: 7 };
         assert_eq!(read(&text), [ada.clone(), long]);
         assert_eq!(read(&text[..text.len() - 1]), [ada], "the last line was not written whole");
-        assert!(left_behind(folder.path(), "other").unwrap().is_empty(), "it lives");
+        assert!(left_behind(folder.path(), "other").is_empty(), "it lives");
         own.delete();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
@@ -312,9 +315,9 @@ mod tests {
         let line = |tokens: &str| format!("{:<64} {:>8} {tokens:>20}\n", "ada", 3);
         let damaged = line("-1") + &line("7") + &"\0".repeat(LINE) + &line("1 2") + "ada 3";
         std::fs::write(folder.path().join("budgets-dead"), damaged).unwrap();
-        let found = left_behind(folder.path(), "me").unwrap();
+        let found = left_behind(folder.path(), "me");
         assert_eq!(found.len(), 1);
         let left = Left { tenant: "ada".into(), month: 3, tokens: 7 };
-        assert_eq!((found[0].1.as_str(), &found[0].2[0]), ("dead", &left));
+        assert_eq!((found[0].id.as_str(), &found[0].left[0]), ("dead", &left));
     }
 }

@@ -205,6 +205,34 @@ async fn without_its_store_a_gateway_knows_the_keys_of_its_last_run_and_does_not
 }
 
 #[tokio::test]
+async fn a_store_that_was_replaced_by_an_empty_one_locks_nobody_out() {
+    let folder = Folder::new();
+    let gateway = start(folder.path(), "").await;
+    let ada = json!({"name": "ada", "sha256": ADA});
+    assert_eq!(send(&gateway.admin, Method::POST, PATH, keys(&[ada])).await.status, 201);
+    stop(gateway).await;
+    match database_of(folder.path()) {
+        Some(url) => drop(psql(&url, "DELETE FROM shared_settings").unwrap()),
+        None => {
+            for file in ["store.sqlite", "store.sqlite-wal", "store.sqlite-shm"] {
+                let _ = std::fs::remove_file(folder.path().join(file));
+            }
+        }
+    }
+    let gateway = start(folder.path(), "").await;
+    eventually("the store to be empty", async || {
+        (gateway.admin.get(PATH).await.json() == keys(&[])).then_some(())
+    })
+    .await;
+    // The gateway looks once a second.
+    let mut seconds = tokio::time::interval(std::time::Duration::from_secs(1));
+    for _ in 0..3 {
+        seconds.tick().await;
+        assert_eq!(status(&gateway, "key-of-ada").await.0, 200);
+    }
+}
+
+#[tokio::test]
 async fn a_gateway_that_takes_no_keys_from_its_store_says_so() {
     let folder = Folder::new();
     let configured = format!("keys: [{{name: ada, sha256: {ADA}}}]\n");
