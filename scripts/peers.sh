@@ -15,8 +15,11 @@ if [ ! -e "$bin/llama-server" ]; then
     target/peers/venv/bin/pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: \
         --dest "$work" -r tests/peers/requirements-llama-server.txt
     tar -xzf "$work"/llama_cpp_python-*.tar.gz -C "$work" --strip-components=1
+    # Its AMX kernels die of SIGILL when GCC 12 compiles them, though not in its own releases. The header corrects
+    # one of the compiler's functions, so that llama-server uses AMX where its releases do.
     cmake -S "$work/vendor/llama.cpp" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=OFF \
-        -DGGML_BACKEND_DL=ON -DGGML_CPU_ALL_VARIANTS=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_OPENSSL=OFF >/dev/null
+        -DGGML_BACKEND_DL=ON -DGGML_CPU_ALL_VARIANTS=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_OPENSSL=OFF \
+        -DCMAKE_CXX_FLAGS="-include $PWD/tests/peers/tile_config.h" >/dev/null
     cmake --build "$work/build" --target llama-server -j "${CARGO_BUILD_JOBS:-2}" >/dev/null
     cp -a "$work"/build/bin/*.so* "$bin"
     cp "$work/build/bin/llama-server" "$bin"
