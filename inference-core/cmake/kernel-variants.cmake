@@ -1,8 +1,8 @@
 # Several sets of ggml's CPU kernels in one static binary.
 #
 # ggml can hold several CPU variants only as shared libraries that it picks by CPUID.
-# CPUID is not to be trusted (a virtual machine may advertise AMX and die of it), and
-# shared libraries would make the agent more than one file. So each extra variant is
+# CPUID is not to be trusted (the system may not grant AMX tiles, and a compiler may break
+# their kernels: docs/decisions/kernels.md), and shared libraries would make the agent more than one file. So each extra variant is
 # compiled as a static library, linked into one relocatable object, and every symbol
 # but its registration function is made local. Which variant runs is decided by
 # running it in a child process (inference-core/src/hardware.rs).
@@ -23,6 +23,9 @@ function(flotilla_add_kernel_variants)
         ggml_compute_forward_flash_attn_ext=flotilla_ggml_flash_attn_ext)
     set_source_files_properties(ggml-cpu/traits.cpp PROPERTIES COMPILE_DEFINITIONS
         "ggml_cpu_extra_compute_forward=flotilla_ggml_extra_compute_forward;ggml_cpu_extra_work_size=flotilla_ggml_extra_work_size")
+    # Our products with AMX read the layouts that all sets have, so ggml's own for AMX is not offered.
+    set_source_files_properties(ggml-cpu/ggml-cpu.cpp PROPERTIES COMPILE_DEFINITIONS
+        ggml_backend_amx_buffer_type=flotilla_no_amx_buffer_type)
     flotilla_add_our_kernels(ggml-cpu)
 
     if (GGML_SYSTEM_ARCH STREQUAL "x86")
@@ -30,7 +33,7 @@ function(flotilla_add_kernel_variants)
         ggml_add_cpu_backend_variant(avx512
             SSE42 AVX F16C FMA AVX2 BMI2 AVX512 AVX512_VBMI AVX512_VNNI)
         flotilla_seal_variant(avx512)
-        # Sapphire Rapids and later, where tiles are not only advertised.
+        # Sapphire Rapids and later, where the system grants tiles.
         ggml_add_cpu_backend_variant(amx
             SSE42 AVX F16C FMA AVX2 BMI2 AVX512 AVX512_VBMI AVX512_VNNI AVX512_BF16
             AMX_TILE AMX_INT8)

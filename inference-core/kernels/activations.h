@@ -1,9 +1,12 @@
 // Activations, quantized to 8 bits in blocks of 32: as ggml's Q8_0, with a scale that is not rounded
 // to half precision, and with the sums of both halves of each block.
+//
+// Row by row, or packed for tiles: block by block for sixteen rows.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "vectors.h"
 
@@ -21,28 +24,64 @@ struct HalfSums {
     int32_t both() const { return first + second; }
 };
 
+/// Rows that are packed together.
+constexpr int PACKED = 16;
+
+/// Sixteen packed rows, from some block on.
+struct PackedRows {
+    const int8_t * bytes;
+    const float * scales;
+    const float * scaled_sums;
+};
+
 /// All rows of a product, in memory of the caller's.
 class Activations {
 public:
-    Activations(void * memory, int rows, int depth)
-        : depth(depth), blocks(depth / BLOCK), values((int8_t *) memory),
-          scales((float *) (values + (ptrdiff_t) rows * depth)),
-          sums((HalfSums *) (scales + (ptrdiff_t) rows * blocks)),
-          scaled_sums((float *) (sums + (ptrdiff_t) rows * blocks)) {}
+    Activations(void * memory, int rows, int depth, bool is_packed = false)
+        : depth(depth), blocks(depth / BLOCK), is_packed(is_packed), values(aligned(memory)),
+          scales((float *) (values + (ptrdiff_t) space(rows, is_packed) * depth)),
+          sums((HalfSums *) (scales + (ptrdiff_t) space(rows, is_packed) * blocks)),
+          scaled_sums((float *) (sums + (ptrdiff_t) space(rows, is_packed) * blocks)) {}
 
     /// Bytes of memory that they take.
-    static size_t bytes(int rows, int depth) {
-        return (size_t) rows * (depth + depth / BLOCK * (2 * sizeof(float) + sizeof(HalfSums)));
+    static size_t bytes(int rows, int depth, bool is_packed = false) {
+        const size_t of_block = BLOCK + 2 * sizeof(float) + sizeof(HalfSums);
+        return LINE + (size_t) space(rows, is_packed) * (depth / BLOCK) * of_block;
     }
 
     /// Elements, and blocks, of a row.
     const int depth, blocks;
+    const bool is_packed;
 
+    // Of rows that are not packed.
     const int8_t * row(int row) const { return values + (ptrdiff_t) row * depth; }
     const float * row_scales(int row) const { return scales + (ptrdiff_t) row * blocks; }
     const HalfSums * row_sums(int row) const { return sums + (ptrdiff_t) row * blocks; }
     /// The sum of each block times its scale.
     const float * row_scaled_sums(int row) const { return scaled_sums + (ptrdiff_t) row * blocks; }
+
+    /// Packed rows from `row` on, a multiple of 16.
+    PackedRows packed_rows(int row, int block) const {
+        const ptrdiff_t at = place(row, block);
+        return {values + at * BLOCK, scales + at, scaled_sums + at};
+    }
+
+    /// Copies a row of others to a place of these.
+    void copy(const Activations & from, int row, int to) {
+        for (int b = 0; b < blocks; b++) {
+            const ptrdiff_t source = from.place(row, b), at = place(to, b);
+            memcpy(values + at * BLOCK, from.values + source * BLOCK, BLOCK);
+            scales[at] = from.scales[source];
+            scaled_sums[at] = from.scaled_sums[source];
+        }
+    }
+
+    /// Clears what is beyond `rows` packed rows: no result depends on it, but numbers close to 0 are slow.
+    void clear_after(int rows) {
+        for (int row = rows; row < space(rows, true); row++) {
+            for (int b = 0; b < blocks; b++) scales[place(row, b)] = scaled_sums[place(row, b)] = 0.0f;
+        }
+    }
 
     void quantize(const float * x, int row, int block) {
         Vec peaks = Vec{};
@@ -54,7 +93,8 @@ public:
         float peak = 0.0f;
         for (int i = 0; i < WIDTH; i++) peak = peaks[i] > peak ? peaks[i] : peak;
         const float scale = peak / 127.0f, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-        int8_t * to = values + (ptrdiff_t) row * depth + block * BLOCK;
+        const ptrdiff_t at_place = place(row, block);
+        int8_t * to = values + at_place * BLOCK;
         for (int i = 0; i < BLOCK; i += WIDTH) {
             const Ints whole = __builtin_convertvector(round(at(x + i) * inverse), Ints);
             *(Bytes *) (to + i) = __builtin_convertvector(whole, Bytes);
@@ -64,9 +104,9 @@ public:
             both.first += to[i];
             both.second += to[BLOCK / 2 + i];
         }
-        scales[(ptrdiff_t) row * blocks + block] = scale;
-        sums[(ptrdiff_t) row * blocks + block] = both;
-        scaled_sums[(ptrdiff_t) row * blocks + block] = scale * both.both();
+        scales[at_place] = scale;
+        sums[at_place] = both;
+        scaled_sums[at_place] = scale * both.both();
     }
 
 private:
@@ -74,6 +114,21 @@ private:
     float * scales;
     HalfSums * sums;
     float * scaled_sums;
+
+    /// Bytes of a line of a cache.
+    static constexpr size_t LINE = 64;
+
+    static int8_t * aligned(void * memory) {
+        return (int8_t *) (((uintptr_t) memory + LINE - 1) / LINE * LINE);
+    }
+
+    /// Rows that there is memory for.
+    static int space(int rows, bool is_packed) { return is_packed ? (rows + PACKED - 1) / PACKED * PACKED : rows; }
+
+    ptrdiff_t place(int row, int block) const {
+        if (!is_packed) return (ptrdiff_t) row * blocks + block;
+        return ((ptrdiff_t) (row / PACKED) * blocks + block) * PACKED + row % PACKED;
+    }
 };
 
 } // namespace

@@ -22,18 +22,17 @@ public:
             && has_rows(input, op) && has_kernel(weights, ids->ne[1]);
     }
 
-    /// Bytes that the quantized activations need, and the plan.
-    size_t work_size() const {
-        return Activations::bytes(rows, depth) + sizeof(int) * (2 * (size_t) experts + 2 + pairs);
-    }
+    /// Bytes that the quantized activations need, the plan, and rows that the threads pack.
+    size_t work_size(int threads) const { return plan_end() + threads * packing_bytes(pairs, depth); }
 
     /// Returns false if there is too little scratch.
     bool compute(const ggml_compute_params * params) const {
-        if (work_size() > params->wsize) return false;
+        if (work_size(params->nth) > params->wsize) return false;
         Activations activations(params->wdata, rows, depth);
         const Plan plan((int *) ((char *) params->wdata + Activations::bytes(rows, depth)), experts);
         quantize_share(params, input, activations);
         const int ith = params->ith, nth = params->nth;
+        char * const scratch = (char *) params->wdata + plan_end() + ith * packing_bytes(pairs, depth);
         if (ith == 0) {
             make(plan);
             ggml_threadpool_chunk_set(params->threadpool, nth);
@@ -44,7 +43,7 @@ public:
         for (int piece = ith; piece < busy * parts; piece = ggml_threadpool_chunk_add(params->threadpool, 1)) {
             const int part = piece % parts;
             const int first = units * part / parts * UNIT, end = units * (part + 1) / parts * UNIT;
-            multiply(plan, activations, plan.busy[piece / parts], first, std::min(columns, end));
+            multiply(plan, activations, plan.busy[piece / parts], first, std::min(columns, end), scratch);
         }
         return true;
     }
@@ -86,7 +85,14 @@ private:
         for (int pair = pairs - 1; pair >= 0; pair--) plan.order[--plan.starts[expert_of(pair)]] = pair;
     }
 
-    void multiply(const Plan & plan, const Activations & activations, int expert, int first, int end) const {
+    /// Bytes of the quantized activations and the plan: whole lines of a cache.
+    size_t plan_end() const {
+        const size_t bytes = Activations::bytes(rows, depth) + sizeof(int) * (2 * (size_t) experts + 2 + pairs);
+        return (bytes + 63) / 64 * 64;
+    }
+
+    void multiply(const Plan & plan, const Activations & activations, int expert, int first, int end,
+                  void * scratch) const {
         const int * order = plan.order + plan.starts[expert];
         const int count = plan.starts[expert + 1] - plan.starts[expert];
         const auto row_at = [&](int i, TileRows & tile, int place) {
@@ -95,7 +101,7 @@ private:
             tile.out[place] = (float *) ((char *) op->data + used * op->nb[1] + row * op->nb[2]);
         };
         with_weights(weights, (const char *) weights->data + expert * weights->nb[2], [&](const auto & from) {
-            multiply_rectangle(from, activations, count, first, end, row_at);
+            multiply_rectangle(from, activations, count, first, end, row_at, scratch);
         });
     }
 };

@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "ggml-backend.h"
 #include "ggml-cpu-impl.h"
 #include "ggml.h"
 
@@ -30,6 +31,11 @@ bool ggml_cpu_extra_work_size(int threads, const ggml_tensor * op, size_t * size
 bool flotilla_ggml_extra_compute_forward(ggml_compute_params * params, ggml_tensor * op);
 bool flotilla_ggml_extra_work_size(int threads, const ggml_tensor * op, size_t * size);
 }
+
+#if defined(__AMX_INT8__)
+// In place of ggml's own layout for AMX, which its device would choose first: see docs/decisions/products.md.
+ggml_backend_buffer_type_t flotilla_no_amx_buffer_type() { return nullptr; }
+#endif
 
 #if defined(__AVX2__)
 
@@ -52,9 +58,9 @@ bool compute(const ggml_compute_params * params, const ggml_tensor * op) {
 }
 
 /// Bytes of scratch that an operation needs if it is ours; 0 if not.
-size_t work_size(const ggml_tensor * op) {
+size_t work_size(const ggml_tensor * op, int threads) {
     if (MatrixProduct::fits(op)) return MatrixProduct(op).work_size();
-    return ExpertProduct::fits(op) ? ExpertProduct(op).work_size() : 0;
+    return ExpertProduct::fits(op) ? ExpertProduct(op).work_size(threads) : 0;
 }
 
 } // namespace
@@ -65,7 +71,7 @@ bool ggml_cpu_extra_compute_forward(ggml_compute_params * params, ggml_tensor * 
 
 bool ggml_cpu_extra_work_size(int threads, const ggml_tensor * op, size_t * size) {
     const bool is_known = flotilla_ggml_extra_work_size(threads, op, size);
-    const size_t ours = is_on() ? work_size(op) : 0;
+    const size_t ours = is_on() ? work_size(op, threads) : 0;
     if (ours == 0) return is_known;
     *size = std::max(is_known ? *size : 0, ours);
     return true;

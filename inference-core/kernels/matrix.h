@@ -21,12 +21,12 @@ public:
     }
 
     /// Bytes that the quantized activations need.
-    size_t work_size() const { return Activations::bytes(rows, depth); }
+    size_t work_size() const { return Activations::bytes(rows, depth, is_tiled(rows)); }
 
     /// Returns false if there is too little scratch.
     bool compute(const ggml_compute_params * params) const {
         if (work_size() > params->wsize) return false;
-        Activations activations(params->wdata, rows, depth);
+        Activations activations(params->wdata, rows, depth, is_tiled(rows));
         quantize_share(params, input, activations);
         const int ith = params->ith, nth = params->nth;
         if (ith == 0) ggml_threadpool_chunk_set(params->threadpool, nth);
@@ -49,7 +49,7 @@ private:
             tile.out[place] = (float *) ((char *) op->data + row * op->nb[1]);
         };
         with_weights(weights, weights->data, [&](const auto & from) {
-            multiply_rectangle(from, activations, rows, first, end, row_at);
+            multiply_rectangle(from, activations, rows, first, end, row_at, nullptr);
         });
     }
 };

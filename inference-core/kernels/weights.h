@@ -15,6 +15,7 @@
 
 #include "iq4_nl.h"
 #include "mxfp4.h"
+#include "panel.h"
 #include "q4_0.h"
 #include "q4_k.h"
 #include "q5_0.h"
@@ -35,6 +36,16 @@ constexpr int SLOW_ROWS_MIN = 2, SLOW_ROWS_MAX = 32;
 constexpr int PANEL_ROWS = 64;
 /// Pieces of columns for each thread, so that none waits long for another.
 constexpr int PIECES = 4;
+
+#if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
+/// Rows from which on tiles are faster than the kernels for few rows.
+constexpr int TILED_ROWS_MIN = 8;
+
+/// True if `rows` rows are computed with tiles.
+inline bool is_tiled(int rows) { return rows >= TILED_ROWS_MIN && has_tiles(); }
+#else
+inline bool is_tiled(int) { return false; }
+#endif
 
 /// True for types in layouts that the kernels read. Q4_K goes to ggml where its kernels are as fast.
 inline bool has_kernel(const ggml_tensor * weights, int64_t rows) {
@@ -111,12 +122,50 @@ inline void quantize_share(const ggml_compute_params * params, const ggml_tensor
         const char * from = (const char *) input->data + row / in_plane * input->nb[2] + row % in_plane * input->nb[1];
         activations.quantize((const float *) from + block * BLOCK, (int) row, (int) block);
     }
+    if (activations.is_packed && params->ith == 0) activations.clear_after((int) (in_plane * input->ne[2]));
 }
+
+#if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
+
+/// As multiply_rectangle, with tiles. `scratch` has room for a panel of rows, or is null if `activations`
+/// are packed already, in the order of the rows.
+template <class Weights, class RowAt>
+void multiply_tiled(const Weights & weights, const Activations & activations, int rows, int first, int end,
+                    RowAt row_at, void * scratch) {
+    const int step = panel_rows(activations.depth);
+    for (int panel = 0; panel < rows; panel += step) {
+        const int count = std::min(step, rows - panel);
+        float * out[PANEL_ROWS_MAX];
+        Activations copies(scratch, step, activations.depth, true);
+        for (int i = 0; i < count; i++) {
+            TileRows tile;
+            row_at(panel + i, tile, 0);
+            out[i] = tile.out[0];
+            if (scratch) copies.copy(activations, tile.rows[0], i);
+        }
+        if (scratch) copies.clear_after(count);
+        multiply_panel(weights, first, end, scratch ? copies : activations, scratch ? 0 : panel, count, out);
+    }
+}
+
+/// Bytes of scratch that a thread needs to pack rows.
+inline size_t packing_bytes(int rows, int depth) {
+    return is_tiled(rows) ? Activations::bytes(panel_rows(depth), depth, true) : 0;
+}
+
+#else
+
+inline size_t packing_bytes(int, int) { return 0; }
+
+#endif
 
 /// `rows` rows times the columns `first..end`; `row_at(i, tile, place)` puts the row i at a place of a tile.
 template <class Weights, class RowAt>
 void multiply_rectangle(const Weights & weights, const Activations & activations, int rows, int first, int end,
-                        RowAt row_at) {
+                        RowAt row_at, void * scratch) {
+#if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
+    if (is_tiled(rows)) return multiply_tiled(weights, activations, rows, first, end, row_at, scratch);
+#endif
     for (int panel = 0; panel < rows; panel += PANEL_ROWS) {
         const int panel_end = std::min(rows, panel + PANEL_ROWS);
         TileRows tiles[PANEL_ROWS / TILE_ROWS];

@@ -223,7 +223,11 @@ pub(super) mod tests {
                     && std::is_x86_feature_detected!("avx512vnni")
             }
             #[cfg(target_arch = "x86_64")]
-            Kernel::Amx => false,
+            Kernel::Amx => {
+                runs_here(Kernel::Avx512)
+                    && std::is_x86_feature_detected!("avx512bf16")
+                    && crate::llama::probe::request_tiles() == 0
+            }
             #[cfg(target_arch = "aarch64")]
             Kernel::Sve => {
                 std::arch::is_aarch64_feature_detected!("sve") && runs_here(Kernel::I8mm)

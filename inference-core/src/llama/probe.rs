@@ -173,9 +173,30 @@ pub(super) fn tile_products(turns: u64) -> Result<u64, String> {
     Ok(turns * 4 * u64::from(rows) * u64::from(rows) * u64::from(bytes))
 }
 
+/// True if tiles of this thread keep what they hold while it sleeps and others run. The process
+/// dies of SIGILL if the machine lacks tiles.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn keeps_tiles(fill: u8) -> bool {
+    let (config, numbers) = (tile_config(), [fill; 16 * 64]);
+    let mut kept = [0u8; 16 * 64];
+    // SAFETY: as in `tiles`. Nothing that runs before the tile is stored uses tiles.
+    unsafe {
+        asm!("ldtilecfg [{config}]", "tileloadd tmm0, [{numbers} + {stride}]",
+            config = in(reg) config.0.as_ptr(), numbers = in(reg) numbers.as_ptr(),
+            stride = in(reg) 64usize, out("tmm0") _, options(readonly, nostack));
+    }
+    std::thread::park_timeout(std::time::Duration::from_millis(2));
+    // SAFETY: as above; the 16 rows of 64 bytes that are stored are those of `kept`.
+    unsafe {
+        asm!("tilestored [{kept} + {stride}], tmm0", "tilerelease", kept = in(reg) kept.as_mut_ptr(),
+            stride = in(reg) 64usize, options(nostack));
+    }
+    kept == numbers
+}
+
 /// `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`: returns 0, or a negative error.
 #[cfg(target_arch = "x86_64")]
-fn request_tiles() -> i64 {
+pub(super) fn request_tiles() -> i64 {
     const ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
     const XFEATURE_XTILEDATA: u64 = 18;

@@ -5,6 +5,8 @@
 pub enum TrialError {
     /// The kernel of the system does not let this process use AMX tiles.
     NoTilePermission,
+    /// AMX tiles lost what they held.
+    LostTiles,
     /// The CPU backend could not be initialized.
     NoBackend,
     /// A tensor or a graph could not be allocated.
@@ -35,6 +37,9 @@ impl std::fmt::Display for TrialError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NoTilePermission => f.write_str("this machine gives no permission for AMX tiles"),
+            Self::LostTiles => {
+                f.write_str("AMX tiles of this machine do not survive switches of threads")
+            }
             Self::NoBackend => f.write_str("the CPU backend could not be initialised"),
             Self::NoMemory => f.write_str("no memory for a trial"),
             Self::Computation => f.write_str("a trial computation failed"),

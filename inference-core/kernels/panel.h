@@ -1,0 +1,214 @@
+// Products of many rows with AMX: weights of sixteen columns are unpacked once, and multiplied with sixteen
+// rows at a time.
+//
+// Each block has scales of its own, so a tile of results is converted and added to totals block by block.
+// That takes as long as the multiplication, so both overlap: results are stored three steps after they were
+// begun, and added some steps later. The numbers and the order of all additions are those of the kernels for
+// few rows, so that a row does not depend on the rows beside it.
+#pragma once
+
+#include "amx.h"
+#include "super_tile.h"
+
+#if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
+
+namespace {
+
+/// Blocks that are unpacked at a time: they stay in the nearest cache.
+constexpr int PANEL_BLOCKS = 16;
+/// Rows of a panel at most, and bytes of its activations: they stay in the second cache.
+constexpr int PANEL_ROWS_MAX = 512, PANEL_BYTES = 1 << 20;
+
+/// Rows of a panel for a depth: whole tiles.
+inline int panel_rows(int depth) {
+    const int fit = PANEL_BYTES / depth / AMX_ROWS * AMX_ROWS;
+    return fit < AMX_ROWS ? AMX_ROWS : fit > PANEL_ROWS_MAX ? PANEL_ROWS_MAX : fit;
+}
+
+/// Unpacked weights of one block of sixteen columns.
+struct alignas(64) PanelBlock {
+    /// Signed. Four elements of each column.
+    Integers parts[2 * QUARTERS];
+    Vec scales, second_scales, mins;
+};
+
+/// True for types with scales for both halves of a block.
+template <class Weights>
+constexpr bool has_halves() {
+    if constexpr (Weights::IS_WIDE) return Weights::HAS_HALVES;
+    else return false;
+}
+
+/// Weights without their offset.
+template <class Weights>
+inline Integers signed_bytes(Integers x) {
+    return Weights::OFFSET == 0 ? x : _mm512_sub_epi8(x, _mm512_set1_epi8((char) Weights::OFFSET));
+}
+
+/// Unpacks the blocks `first..end` of `count` columns of a type with blocks of 256.
+template <class Weights>
+void unpack_super_blocks(const Weights & weights, int column, int count, int first, int end, PanelBlock * to) {
+    for (int super = first / SUPER_BLOCKS; super < end / SUPER_BLOCKS; super++) {
+        const typename Weights::Super from(weights, column, count, super);
+        for (int part = 0; part < SUPER_BLOCKS; part += Weights::CHUNK) {
+            WideBlock blocks[Weights::CHUNK];
+            from.unpack(part, blocks);
+            for (int i = 0; i < Weights::CHUNK; i++, to++) {
+                weights.prefetch_later(column, count, super * SUPER_BLOCKS + part + i);
+                for (int p = 0; p < 2 * QUARTERS; p++) to->parts[p] = signed_bytes<Weights>(blocks[i].parts[p]);
+                to->scales = blocks[i].scales;
+                if constexpr (Weights::HAS_HALVES) to->second_scales = blocks[i].second_scales;
+                if constexpr (Weights::HAS_MINS) to->mins = blocks[i].mins;
+            }
+        }
+    }
+}
+
+/// Unpacks the blocks `first..end` of `count` columns: two groups, or one twice.
+template <class Weights>
+void unpack_panel(const Weights & weights, int column, int count, int first, int end, PanelBlock * to) {
+    if constexpr (Weights::IS_WIDE) {
+        unpack_super_blocks(weights, column, count, first, end, to);
+    } else {
+        static_assert(!Weights::HAS_MINS, "mins are of types with blocks of 256");
+        for (int b = first; b < end; b++, to++) {
+            const Unpacked low = weights.unpack(column, b);
+            const Unpacked high = weights.unpack(column + (count > GROUP ? GROUP : 0), b);
+            weights.prefetch_later(column, count, b);
+            for (int q = 0; q < QUARTERS; q++) {
+                for (int lane = 0; lane < 2; lane++) {
+                    const Integers both = lanes_of(low.quarters[q], high.quarters[q], lane);
+                    to->parts[2 * q + lane] = signed_bytes<Weights>(both);
+                }
+            }
+            to->scales = (Vec) lanes_of((Integers) low.scales, (Integers) high.scales, 0);
+        }
+    }
+    settle();
+}
+
+/// Results on their way from tiles to totals.
+struct alignas(64) Spill {
+    static constexpr int PLACES = 4;
+    int32_t results[PLACES][AMX_ROWS][WIDE_COLUMNS];
+};
+
+/// Adds the products of ROWS rows, at most 16, and some blocks to their totals.
+template <int ROWS, class Weights>
+class PanelTile {
+public:
+    PanelTile(const PackedRows & rows, const PanelBlock * blocks, Spill & spill)
+        : rows(rows), blocks(blocks), spill(spill) {}
+
+    void add(int count, float (*out)[WIDE_COLUMNS]) {
+        for (int r = 0; r < ROWS; r++) totals[r] = _mm512_load_ps(out[r]);
+        const int steps = count * HALVES, whole = steps / RESULT_TILES * RESULT_TILES;
+        for (int i = 0; i < whole; i += RESULT_TILES) {
+            step<0>(i);
+            step<1>(i + 1);
+            step<2>(i + 2);
+            step<3>(i + 3);
+        }
+        if (whole < steps) step<0>(whole);
+        if (whole + 1 < steps) step<1>(whole + 1);
+        if (whole + 2 < steps) step<2>(whole + 2);
+        // What is stored is added before its place is needed again.
+        const int stored = steps < STORED ? 0 : steps - STORED, added = steps < ADDED ? 0 : steps - ADDED;
+        for (int i = added; i < stored; i++) add_results(i);
+        for (int i = stored; i < steps; i++) store(i);
+        for (int i = stored; i < steps; i++) add_results(i);
+        for (int r = 0; r < ROWS; r++) _mm512_store_ps(out[r], totals[r]);
+    }
+
+private:
+    /// Steps of a block: one for each half that has scales of its own.
+    static constexpr int HALVES = has_halves<Weights>() ? 2 : 1;
+    /// Steps after which results are stored, and added. A place is free again when it is needed.
+    static constexpr int STORED = RESULT_TILES - 1, ADDED = 5;
+    static_assert(ADDED - STORED < Spill::PLACES && STORED < Spill::PLACES, "no result is overwritten");
+
+    const PackedRows & rows;
+    const PanelBlock * const blocks;
+    Spill & spill;
+    __m512 totals[ROWS];
+
+    /// Begins step i, whose result is in tile TILE, and advances the steps before it.
+    template <int TILE>
+    inline __attribute__((always_inline)) void step(int i) {
+        constexpr int A = ROW_TILE + TILE % 2, B = WEIGHT_TILE + TILE % 2;
+        const int b = i / HALVES, half = i % HALVES;
+        load_tile<A>(rows.bytes + (ptrdiff_t) b * AMX_ROWS * BLOCK + half * (BLOCK / 2), BLOCK);
+        load_tile<B>(blocks[b].parts + half * QUARTERS, AMX_BYTES);
+        multiply_bytes<TILE, A, B>();
+        if (i >= STORED) store_tile<(TILE + 1) % RESULT_TILES>(spill.results[(i - STORED) % Spill::PLACES]);
+        if (i >= ADDED) add_results(i - ADDED);
+    }
+
+    /// Stores the result of step i.
+    void store(int i) {
+        void * to = spill.results[i % Spill::PLACES];
+        switch (i % RESULT_TILES) {
+            case 0: return store_tile<0>(to);
+            case 1: return store_tile<1>(to);
+            case 2: return store_tile<2>(to);
+            default: return store_tile<3>(to);
+        }
+    }
+
+    inline __attribute__((always_inline)) void add_results(int i) {
+        const int b = i / HALVES;
+        const PanelBlock & block = blocks[b];
+        const __m512 scales = (__m512) (i % HALVES == 0 ? block.scales : block.second_scales);
+        const float * of_rows = rows.scales + (ptrdiff_t) b * AMX_ROWS;
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++) {
+            const __m512 result = _mm512_cvtepi32_ps(_mm512_load_si512(spill.results[i % Spill::PLACES][r]));
+            totals[r] = _mm512_fmadd_ps(result, _mm512_mul_ps(scales, _mm512_set1_ps(of_rows[r])), totals[r]);
+        }
+        if constexpr (Weights::HAS_MINS) {
+            const __m512 mins = (__m512) block.mins;
+            const float * sums = rows.scaled_sums + (ptrdiff_t) b * AMX_ROWS;
+#pragma GCC unroll 16
+            for (int r = 0; r < ROWS; r++) totals[r] = _mm512_fnmadd_ps(mins, _mm512_set1_ps(sums[r]), totals[r]);
+        }
+    }
+};
+
+/// Adds the products of `count` rows and `blocks` blocks to their totals.
+template <class Weights>
+void add_panel_tile(const PackedRows & rows, int count, const PanelBlock * from, int blocks, Spill & spill,
+                    float (*totals)[WIDE_COLUMNS]) {
+    if (count > 12) return PanelTile<16, Weights>(rows, from, spill).add(blocks, totals);
+    if (count > 8) return PanelTile<12, Weights>(rows, from, spill).add(blocks, totals);
+    if (count > 4) return PanelTile<8, Weights>(rows, from, spill).add(blocks, totals);
+    PanelTile<4, Weights>(rows, from, spill).add(blocks, totals);
+}
+
+/// The rows `start..start + rows` of packed activations, at most PANEL_ROWS_MAX, times the columns
+/// `first..end`, whole groups. `start` is a multiple of 16; `out` has a place for each row.
+template <class Weights>
+void multiply_panel(const Weights & weights, int first, int end, const Activations & packed, int start, int rows,
+                    float * const * out) {
+    alignas(64) PanelBlock blocks[PANEL_BLOCKS];
+    alignas(64) float totals[PANEL_ROWS_MAX][WIDE_COLUMNS];
+    Spill spill = {};
+    const AmxTiles tiles(rows < AMX_ROWS ? rows : AMX_ROWS, has_halves<Weights>() ? BLOCK / 2 : BLOCK);
+    for (int column = first; column < end; column += WIDE_COLUMNS) {
+        const int count = end - column < WIDE_COLUMNS ? end - column : WIDE_COLUMNS;
+        memset(totals, 0, sizeof(totals[0]) * ((rows + AMX_ROWS - 1) / AMX_ROWS * AMX_ROWS));
+        for (int b = 0; b < packed.blocks; b += PANEL_BLOCKS) {
+            const int last = packed.blocks < b + PANEL_BLOCKS ? packed.blocks : b + PANEL_BLOCKS;
+            unpack_panel(weights, column, count, b, last, blocks);
+            for (int row = 0; row < rows; row += AMX_ROWS) {
+                const PackedRows tile = packed.packed_rows(start + row, b);
+                add_panel_tile<Weights>(tile, rows - row, blocks, last - b, spill, totals + row);
+            }
+        }
+        const __mmask16 stored = (__mmask16) ((1u << count) - 1);
+        for (int r = 0; r < rows; r++) _mm512_mask_storeu_ps(out[r] + column, stored, _mm512_load_ps(totals[r]));
+    }
+}
+
+} // namespace
+
+#endif
