@@ -1,11 +1,12 @@
 # Several sets of ggml's CPU kernels in one static binary.
 #
 # ggml can hold several CPU variants only as shared libraries that it picks by CPUID.
-# CPUID is not to be trusted (the system may not grant AMX tiles, and a compiler may break
-# their kernels: docs/decisions/kernels.md), and shared libraries would make the agent more than one file. So each extra variant is
-# compiled as a static library, linked into one relocatable object, and every symbol
-# but its registration function is made local. Which variant runs is decided by
-# running it in a child process (inference-core/src/hardware.rs).
+# CPUID is not to be trusted (the system may not grant AMX tiles, and a compiler may
+# break their kernels: docs/decisions/kernels.md), and shared libraries would make the
+# agent more than one file. So each extra variant is compiled as a static library,
+# linked into one relocatable object, and every symbol but its registration function is
+# made local. Which variant runs is decided by running it in a child process
+# (inference-core/src/hardware.rs).
 #
 # The registration function of the baseline (AVX2; armv8-a) keeps ggml's name.
 

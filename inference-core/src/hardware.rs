@@ -1,7 +1,7 @@
 //! Reads the machine's hardware from the kernel's files, and tests what it can run.
 //!
-//! CPU feature flags are not trusted: the system may not permit what the CPU has, and a compiler may
-//! break what uses it. A set of kernels is used only after it has run in a child process.
+//! CPU feature flags are not trusted: the system may not permit what the CPU has, and a compiler
+//! may break what uses it. A set of kernels is used only after it has run in a child process.
 
 pub mod bandwidth;
 pub mod cgroup;
