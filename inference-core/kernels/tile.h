@@ -55,25 +55,12 @@ struct Sum {
     explicit Sum(int32_t start) : lanes(_mm512_set1_epi32(start)) {}
     void add(Integers weights, Integers bytes) { lanes = _mm512_dpbusd_epi32(lanes, weights, bytes); }
     Vec get() const { return (Vec) _mm512_cvtepi32_ps(lanes); }
-
-#if defined(__AMX_INT8__)
-    /// The sum of a column's two lanes in each of them: what the kernel for many rows multiplies with scales.
-    Vec columns() const {
-        return (Vec) _mm512_cvtepi32_ps(_mm512_add_epi32(lanes, _mm512_shuffle_epi32(lanes, _MM_PERM_CDAB)));
-    }
-#else
-    Vec columns() const { return get(); }
-#endif
 };
 
-/// Stores the sums of each column's lanes, unless these are sums already.
+/// Adds the two lanes of each column.
 inline void store_columns(Vec x, float * out) {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
-#if defined(__AMX_INT8__)
-    const __m512 sums = (__m512) x;
-#else
     const __m512 sums = _mm512_add_ps((__m512) x, _mm512_permute_ps((__m512) x, 0xB1));
-#endif
     _mm256_storeu_ps(out, _mm512_castps512_ps256(_mm512_permutexvar_ps(even, sums)));
 }
 
@@ -114,7 +101,6 @@ struct Sum {
         const Integers lanes = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
         return (Vec) _mm256_cvtepi32_ps(_mm256_add_epi32(lanes, _mm256_set1_epi32(start)));
     }
-    Vec columns() const { return get(); }
 };
 
 inline void store_columns(Vec x, float * out) {
@@ -188,7 +174,7 @@ void multiply_tile(const Weights & weights, int column, const Activations & acti
             const float scale = activations.row_scales(row)[b];
             Sum sums[VECS];
             add_quarters<Weights::OFFSET>(sums, unpacked, bytes, activations.row_sums(row)[b].both());
-            for (int v = 0; v < VECS; v++) totals[r][v] += sums[v].columns() * (unpacked[v].scales * scale);
+            for (int v = 0; v < VECS; v++) totals[r][v] += sums[v].get() * (unpacked[v].scales * scale);
             if constexpr (Weights::HAS_MINS) {
                 const float sum = activations.row_scaled_sums(row)[b];
                 for (int v = 0; v < VECS; v++) totals[r][v] -= unpacked[v].mins * sum;

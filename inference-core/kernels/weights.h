@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "iq4_nl.h"
+#include "joined.h"
 #include "mxfp4.h"
 #include "panel.h"
 #include "q4_0.h"
@@ -81,7 +82,11 @@ void multiply_some(const Weights & weights, int first, int end, const Activation
     if constexpr (Weights::IS_WIDE) return multiply_wide_columns<ROWS>(weights, first, end, activations, tile, is_first);
     else
 #endif
+#if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
+    multiply_joined_columns<ROWS>(weights, first, end, activations, tile, is_first);
+#else
     multiply_columns<ROWS>(weights, first, end, activations, tile, is_first);
+#endif
 }
 
 /// The same for `count` rows, at most TILE_ROWS.
