@@ -12,8 +12,8 @@ use crate::input::{Choices, expand, split};
 const ENDPOINT: &str = "/v1/messages";
 const RULES: Rules = Rules { requests_max: 5, request_bytes_max: 4096 };
 
-/// A body is refused with a reason, or its requests become lines, one for each, in their order. That
-/// does not depend on how its bytes arrive.
+/// A body is refused with a reason, or its requests become lines, one for each, in their order.
+/// That does not depend on how its bytes arrive.
 pub fn message_batch(data: &[u8]) {
     let (body, choices) = split(data);
     let body = expand(body);

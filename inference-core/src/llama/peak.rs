@@ -1,5 +1,5 @@
 //! Measures how many products of 8-bit integers this machine's threads add per second at most, with
-//! the instructions that a set of kernels has for it. Quantized weights cannot be multiplied faster.
+//! the instructions that a set of kernels has for it. Quantized weights are not multiplied faster.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use std::arch::asm;

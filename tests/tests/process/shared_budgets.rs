@@ -212,7 +212,7 @@ async fn streams_until_used_up(client: Client, seen: Arc<watch::Sender<usize>>) 
             seen.send_modify(|tokens| *tokens += all - transcript.chunks);
         }
         if status == 429 {
-            // A request for a model that nobody serves is refused for that, as long as it is let in.
+            // A request for an unknown model is refused for that, as long as it is let in.
             let other = json!({"model": "other", "messages": []}).to_string();
             let refused = client.try_send(Method::POST, "/v1/chat/completions", other.into()).await;
             if refused.is_ok_and(|refused| refused.error_code() == "insufficient_quota") {

@@ -1,5 +1,6 @@
-//! PURE. Reserves what requests may cost at external endpoints while they run, so that requests side
-//! by side cannot exceed a budget together: the endpoint's of the day, and the tenant's of the month.
+//! PURE. Reserves what requests may cost at external endpoints while they run, so that requests
+//! side by side cannot exceed a budget together: the endpoint's of the day, and the tenant's of the
+//! month.
 //!
 //! A request that runs alone gets what is left, and may exceed it by what it costs: endpoints say
 //! that at the end.

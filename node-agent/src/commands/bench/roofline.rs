@@ -89,8 +89,8 @@ impl Work {
         }
     }
 
-    /// Bytes that a step reads which makes a token for each of `rows` sequences. Tokens choose their
-    /// experts as if by chance.
+    /// Bytes that a step reads which makes a token for each of `rows` sequences. Tokens choose
+    /// their experts as if by chance.
     fn bytes(&self, rows: f64) -> f64 {
         self.dense_bytes + self.expert_bytes * (1.0 - (1.0 - self.share).powf(rows))
     }
