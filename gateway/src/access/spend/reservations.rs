@@ -98,6 +98,7 @@ impl Ledger {
                 _ => grant(left, allotted, reserved, need),
             };
             tokens = granted.map_err(|shortage| (shortage, LimitScope::Key))?;
+            self.keep_allotment(tenant);
         }
         self.reserved.add(payer, tokens);
         Ok(tokens)
@@ -111,13 +112,21 @@ impl Ledger {
             allotments.insert(tenant.into(), Allotment::default());
         }
         let Some(allotment) = allotments.get_mut(tenant) else { return (0, needed) };
-        allotment.is_needed = true;
         (left.min(allotment.tokens), needed.saturating_sub(allotment.tokens))
     }
 
     /// True if no request has reserved anything.
     pub(crate) fn has_no_reservations(&self) -> bool {
         self.reserved.tenants.is_empty() && self.reserved.users.is_empty()
+    }
+
+    /// Keeps an allotment for some time: a request got tokens of it. One that is too small for any
+    /// is given back, so that the rests of several gateways are enough for a last request.
+    fn keep_allotment(&mut self, tenant: &str) {
+        let allotments = self.allotments.as_mut();
+        if let Some(allotment) = allotments.and_then(|allotments| allotments.get_mut(tenant)) {
+            allotment.is_needed = true;
+        }
     }
 
     /// From now on, grants no more than allotments, which outlive this gateway: others may count on
@@ -322,6 +331,7 @@ mod tests {
         assert!(ledger.give_back().is_empty());
         ledger.set_allotments([("ada".into(), 90)]);
         assert_eq!(reserve(&mut ledger, true), Err(Shortage::Reserved), "20 would be too few");
+        assert_eq!(ledger.give_back(), [("ada".into(), 20)], "for a request elsewhere");
         ledger.set_allotments([]);
         uses(&mut ledger, 190);
         assert_eq!(reserve(&mut ledger, false), Err(Shortage::UsedUp));
