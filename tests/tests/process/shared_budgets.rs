@@ -1,5 +1,6 @@
 //! Budgets of keys at gateways that share their store, in a real PostgreSQL.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fleet_tests::client::Client;
@@ -7,9 +8,12 @@ use fleet_tests::mock_node::{MockNode, healthy};
 use fleet_tests::postgres::{Postgres, psql};
 use fleet_tests::process::Fleet;
 use fleet_tests::{chat, eventually, eventually_within, streamed};
+use hyper::Method;
 use inference_protocol::resume::Usage;
 use rustix::process::Signal;
 use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::interval;
 
 use super::shared_store::{Shared, until_available};
 
@@ -125,6 +129,7 @@ async fn without_the_store_only_keys_with_a_budget_are_refused_and_not_before_th
     assert_eq!(refused.error_code(), "context_length_exceeded", "it is let in");
 }
 
+const CHAT: &str = "/v1/chat/completions";
 /// What a killed gateway had is counted when it was silent for ten seconds, within ten more.
 const SETTLED: Duration = Duration::from_secs(60);
 
@@ -186,4 +191,80 @@ async fn a_gateway_alone_knows_after_a_kill_what_it_had_relayed() {
     let left = std::fs::read_dir(shared.folder.path().join("store")).unwrap();
     let names = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert!(!names.into_iter().any(|name| name.starts_with("budgets-")), "the file is gone");
+}
+
+/// Streams until the budget is used up, whatever happens to the gateway. Returns how many tokens
+/// were seen: of a response that was cut off, those that have arrived.
+async fn streams_until_used_up(client: Client, seen: Arc<watch::Sender<usize>>) {
+    let mut request = streamed(chat("What is the capital of France?"));
+    request["max_tokens"] = 40.into();
+    request["stream_options"] = json!({"include_usage": true});
+    let mut plain = chat("What is the capital of France?");
+    plain["max_tokens"] = 40.into();
+    let plain = plain.to_string();
+    let mut pace = interval(Duration::from_millis(20));
+    loop {
+        pace.tick().await;
+        let Ok(mut stream) = client.try_stream(&request).await else { continue };
+        let status = stream.status;
+        while stream.next_chunk().await {
+            seen.send_modify(|tokens| *tokens += 1);
+        }
+        let transcript = stream.into_transcript();
+        if let Some(usage) = transcript.usage.filter(|_| status == 200) {
+            let all = usage["total_tokens"].as_u64().unwrap() as usize;
+            seen.send_modify(|tokens| *tokens += all - transcript.chunks);
+        }
+        if status == 429 {
+            let Ok(answer) = client.try_send(Method::POST, CHAT, plain.clone().into()).await else {
+                continue;
+            };
+            match answer.status {
+                200 => {
+                    let used = answer.json()["usage"]["total_tokens"].as_u64().unwrap();
+                    seen.send_modify(|tokens| *tokens += used as usize);
+                }
+                // So few tokens may be left that no prompt fits.
+                429 if answer.error_code() == "insufficient_quota" => return,
+                _ => {}
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_is_not_exceeded_although_gateways_are_killed() {
+    let budget = 8000;
+    let Some(server) = Postgres::start(&[]).await else { return };
+    let url = server.database("flotilla");
+    let shared = Shared::new(&url);
+    let (key, keys) = shared.key(&format!("tokens_per_month: {budget}"));
+    let a = Fleet::start(&format!("keys_file: {keys}\n{}", shared.store())).await;
+    let b = a.another();
+    let _agent = a.join("n", &["--join", &b.url, "--slots", "4"]).await;
+    b.wait_for_slots("n").await;
+    let seen = Arc::new(watch::Sender::new(0));
+    let asking: Vec<_> = [&a, &b, &a, &b, &a, &b]
+        .map(|gateway| gateway.client.with_key(Some(&key)))
+        .map(|client| tokio::spawn(streams_until_used_up(client, seen.clone())))
+        .into();
+    let mut gateways = [a, b];
+    for kill in 0..4 {
+        let mut seen = seen.subscribe();
+        seen.wait_for(|tokens| *tokens >= (kill + 1) * budget / 8).await.unwrap();
+        let killed = &mut gateways[kill % 2];
+        killed.server.signal(Signal::KILL);
+        killed.server.ended().await;
+        killed.restart();
+        killed.wait_for_slots("n").await;
+    }
+    for asked in asking {
+        asked.await.unwrap();
+    }
+    let seen = *seen.borrow();
+    let sql = "SELECT tokens FROM usage_sums WHERE name = 'poor' AND kind = 'month'";
+    let used = || psql(&url, sql).unwrap().trim().parse::<usize>().unwrap();
+    eventually("all use to be stored", async || (used() >= seen).then_some(())).await;
+    assert!(used() <= budget, "{seen} seen, {} counted, of {budget}", used());
+    assert!(seen > budget * 8 / 10, "{seen} of {budget}: too much was held back");
 }
