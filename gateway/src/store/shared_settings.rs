@@ -1,5 +1,5 @@
-//! What operators have set for all gateways of the store: a text for each name. Whoever changes one
-//! says which revision it has read, so that no change is lost.
+//! Settings that operators make for all gateways of the store: one text per name. To replace one,
+//! the caller gives the revision that it has read, so that no change is lost.
 
 use super::sql::{Row, Transaction, values};
 use super::{Store, StoreError};
