@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Answer, Client};
 use crate::eventually_within;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Uploads a file for a batch; the form has these other fields, too.
 pub async fn upload(client: &Client, content: &str, more: &[(&str, &str)]) -> Answer {
@@ -60,8 +60,14 @@ pub async fn batch(client: &Client, id: &str) -> Value {
 /// The batch, once it has ended.
 pub async fn ended(client: &Client, id: &str) -> Value {
     let is_active = ["validating", "in_progress", "finalizing", "cancelling"];
-    eventually_within(Duration::from_secs(120), "a batch to end", async || {
+    let begun = Instant::now();
+    // What was last known of it tells more than the time.
+    eventually_within(Duration::from_secs(150), "a batch to end", async || {
         let batch = batch(client, id).await;
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "waited in vain for the end of {batch}"
+        );
         (!is_active.contains(&batch["status"].as_str()?)).then_some(batch)
     })
     .await

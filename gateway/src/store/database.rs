@@ -205,7 +205,6 @@ fn commit(
 ) -> Result<Written, Fault> {
     let begun = Instant::now();
     let mut has_written = false;
-    connection.batch("SAVEPOINT job")?;
     while let Some(job) = group.pop_front() {
         let mut transaction = Transaction::new(connection, keyring);
         let (is_kept, reply) = job(&mut transaction);

@@ -63,9 +63,9 @@ impl Store {
     /// The receivers for which messages are due.
     pub(crate) async fn due_webhooks(&self) -> Result<Vec<String>, StoreError> {
         let list = |transaction: &mut Transaction<'_>| {
-            let now = transaction.now()?;
-            let sql = "SELECT DISTINCT webhook FROM deliveries WHERE next_at <= ?1";
-            let rows = transaction.query(sql, values![now])?;
+            let clock = transaction.clock();
+            let sql = format!("SELECT DISTINCT webhook FROM deliveries WHERE next_at <= {clock}");
+            let rows = transaction.query(&sql, &[])?;
             rows.into_iter().map(|mut row| Ok(row.take("webhook")?)).collect()
         };
         self.0.database.run(list).await

@@ -70,11 +70,13 @@ impl Store {
         let me = self.0.me.clone();
         let buries = self.0.presence.may_bury(Instant::now());
         let attend = move |transaction: &mut Transaction<'_>| {
-            say_alive(transaction, &me)?;
-            if buries && bury(transaction, &me, Some(LEASE))? > 0 {
-                announce(transaction)?;
+            let (number, has_dead) = say_alive(transaction, &me)?;
+            if !buries || !has_dead {
+                return Ok(number);
             }
-            Ok(transaction.count("SELECT number AS count FROM changes", &[])?)
+            bury(transaction, &me, Some(LEASE))?;
+            announce(transaction)?;
+            Ok(number + 1)
         };
         let number = self.0.database.run(attend).await?;
         self.0.presence.record(Instant::now());
@@ -108,7 +110,7 @@ impl Store {
     ) -> Result<Vec<T>, StoreError> {
         let (me, is_shared) = (self.0.me.clone(), self.is_shared());
         let claim = move |transaction: &mut Transaction<'_>| {
-            say_alive(transaction, &me)?;
+            let (number, _) = say_alive(transaction, &me)?;
             if !is_shared {
                 bury(transaction, &me, None)?;
             }
@@ -133,8 +135,7 @@ impl Store {
                     }
                 }
             }
-            let sql = "SELECT number AS count FROM changes";
-            Ok((own, left, transaction.count(sql, &[])?))
+            Ok((own, left, number))
         };
         let (own, left, number) = self.0.database.run(claim).await?;
         self.0.presence.record(Instant::now());
@@ -167,27 +168,38 @@ fn announce(transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
     Ok(())
 }
 
-pub(super) fn say_alive(transaction: &mut Transaction<'_>, me: &str) -> Result<(), StoreError> {
-    let now = transaction.now()?;
-    let sql = "INSERT INTO gateways (id, seen_at) VALUES (?1, ?2) \
-               ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at";
-    transaction.execute(sql, values![me, now])?;
-    Ok(())
+/// Records that this gateway lives. Returns how many changes there were, and whether a gateway is
+/// dead. All in one statement, because this runs often and the database may be far away.
+pub(super) fn say_alive(
+    transaction: &mut Transaction<'_>,
+    me: &str,
+) -> Result<(u64, bool), StoreError> {
+    let clock = transaction.clock();
+    let sql = format!(
+        "INSERT INTO gateways (id, seen_at) VALUES (?1, {clock}) \
+         ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at \
+         RETURNING (SELECT number FROM changes) AS changes, \
+         (SELECT count(*) FROM gateways WHERE id <> ?1 AND seen_at <= {clock} - ?2) AS dead"
+    );
+    let found = transaction.change(&sql, values![me, LEASE.as_secs()])?;
+    let mut row = found.ok_or(StoreError::Unavailable)?;
+    Ok((row.take("changes")?, row.take::<u64>("dead")? > 0))
 }
 
-/// Forgets other gateways that were silent for this long, and returns how many; without a lease all
-/// of them, whatever the clock was when they were heard of.
+/// Forgets other gateways that were silent for this long; without a lease all of them, whatever the
+/// clock was when they were heard of.
 fn bury(
     transaction: &mut Transaction<'_>,
     me: &str,
     lease: Option<Duration>,
-) -> Result<u64, StoreError> {
+) -> Result<(), StoreError> {
     let before = match lease {
         Some(lease) => transaction.now()?.saturating_sub(lease.as_secs()),
         None => u64::MAX,
     };
     let sql = "DELETE FROM gateways WHERE id <> ?1 AND seen_at <= ?2";
-    Ok(transaction.execute(sql, values![me, before])?)
+    transaction.execute(sql, values![me, before])?;
+    Ok(())
 }
 
 /// Fails unless this gateway owns a row: another one may have thought it dead.

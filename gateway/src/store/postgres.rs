@@ -43,7 +43,7 @@ const STATEMENTS_MAX: usize = 100;
 /// connection open, loses it.
 const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = '8s'; \
     SET LOCAL idle_in_transaction_session_timeout = '10s'; \
-    SELECT pg_advisory_xact_lock(5088224150627583)";
+    SELECT pg_advisory_xact_lock(5088224150627583); SAVEPOINT job";
 
 /// Where a database is, and how to connect to it. Two are equal if they name the same database.
 #[derive(Debug, Clone)]
@@ -258,10 +258,8 @@ impl Connection for Opened {
         found.iter().map(read).collect()
     }
 
-    fn now(&mut self) -> Result<u64, Fault> {
-        let sql = "SELECT CAST(extract(epoch FROM clock_timestamp()) AS BIGINT) AS now";
-        let mut rows = self.query(sql, &[])?;
-        rows.first_mut().ok_or_else(no_answer)?.take("now")
+    fn clock(&self) -> &'static str {
+        "CAST(extract(epoch FROM clock_timestamp()) AS BIGINT)"
     }
 }
 

@@ -10,7 +10,8 @@ use super::keyring::Keyring;
 
 /// An open database, which runs one transaction at a time.
 pub(super) trait Connection {
-    /// Begins a transaction. It is the only one of all gateways until it ends.
+    /// Begins a transaction with the savepoint `job`. It is the only one of all gateways until it
+    /// ends.
     fn begin(&mut self) -> Result<(), Fault>;
     /// Runs statements without parameters.
     fn batch(&mut self, sql: &str) -> Result<(), Fault>;
@@ -18,8 +19,8 @@ pub(super) trait Connection {
     fn execute(&mut self, sql: &str, values: &[Value<'_>]) -> Result<u64, Fault>;
     /// Runs a statement that returns rows.
     fn query(&mut self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, Fault>;
-    /// The database's clock, in seconds since 1970: the same for all gateways.
-    fn now(&mut self) -> Result<u64, Fault>;
+    /// An expression for the database's clock, in seconds since 1970: the same for all gateways.
+    fn clock(&self) -> &'static str;
 }
 
 /// Why a database did not do something.
@@ -207,6 +208,13 @@ impl<'a> Transaction<'a> {
         Ok(changed)
     }
 
+    /// The row that a statement returns after it has changed something.
+    pub(super) fn change(&mut self, sql: &str, values: &[Value<'_>]) -> Result<Option<Row>, Fault> {
+        let changed = self.first(sql, values)?;
+        self.has_written |= changed.is_some();
+        Ok(changed)
+    }
+
     /// The rows of a result.
     pub(super) fn query(&mut self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, Fault> {
         self.connection.query(sql, values)
@@ -222,8 +230,14 @@ impl<'a> Transaction<'a> {
         self.first(sql, values)?.map_or(Ok(0), |mut row| row.take("count"))
     }
 
-    /// The database's clock, in seconds since 1970.
+    /// An expression for the database's clock, in seconds since 1970.
+    pub(super) fn clock(&self) -> &'static str {
+        self.connection.clock()
+    }
+
+    /// What it shows.
     pub(super) fn now(&mut self) -> Result<u64, Fault> {
-        self.connection.now()
+        let sql = format!("SELECT {} AS count", self.clock());
+        self.count(&sql, &[])
     }
 }

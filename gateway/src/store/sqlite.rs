@@ -3,9 +3,7 @@
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
-use inference_protocol::time::unix_seconds;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, ToSql};
 
@@ -114,7 +112,7 @@ impl Opened {
 
 impl Connection for Opened {
     fn begin(&mut self) -> Result<(), Fault> {
-        self.batch("BEGIN IMMEDIATE")
+        self.batch("BEGIN IMMEDIATE; SAVEPOINT job")
     }
 
     fn batch(&mut self, sql: &str) -> Result<(), Fault> {
@@ -131,8 +129,8 @@ impl Connection for Opened {
         rows(&mut statement).map_err(Fault::of)
     }
 
-    fn now(&mut self) -> Result<u64, Fault> {
-        Ok(unix_seconds(SystemTime::now()))
+    fn clock(&self) -> &'static str {
+        "unixepoch()"
     }
 }
 

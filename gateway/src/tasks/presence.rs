@@ -3,23 +3,26 @@
 
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, sleep};
 
 use crate::context::Gateway;
 
-const INTERVAL: Duration = Duration::from_secs(1);
+/// Pause between two signs, and the longest one. If the database is far away, most of its time
+/// belongs to requests.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Runs until the gateway stops.
 pub(crate) async fn run(gateway: Gateway) {
     let Some(store) = gateway.store.clone().filter(|store| store.is_shared()) else { return };
-    let mut ticks = interval(INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = gateway.stop.cancelled() => return,
-        }
+        let begun = Instant::now();
         // The database logs what is wrong.
         let _ = store.attend().await;
+        let pause = (begun.elapsed() * 4).clamp(PAUSE, PAUSE_MAX);
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = gateway.stop.cancelled() => return,
+        }
     }
 }
