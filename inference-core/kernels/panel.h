@@ -54,7 +54,6 @@ void unpack_super_blocks(const Weights & weights, int column, int count, int fir
             WideBlock blocks[Weights::CHUNK];
             from.unpack(part, blocks);
             for (int i = 0; i < Weights::CHUNK; i++, to++) {
-                weights.prefetch_later(column, count, super * SUPER_BLOCKS + part + i);
                 for (int p = 0; p < 2 * QUARTERS; p++) to->parts[p] = signed_bytes<Weights>(blocks[i].parts[p]);
                 to->scales = blocks[i].scales;
                 if constexpr (Weights::HAS_HALVES) to->second_scales = blocks[i].second_scales;
@@ -74,7 +73,6 @@ void unpack_panel(const Weights & weights, int column, int count, int first, int
         for (int b = first; b < end; b++, to++) {
             const Unpacked low = weights.unpack(column, b);
             const Unpacked high = weights.unpack(column + (count > GROUP ? GROUP : 0), b);
-            weights.prefetch_later(column, count, b);
             for (int q = 0; q < QUARTERS; q++) {
                 for (int lane = 0; lane < 2; lane++) {
                     const Integers both = lanes_of(low.quarters[q], high.quarters[q], lane);
@@ -93,12 +91,14 @@ struct alignas(64) Spill {
     int32_t results[PLACES][AMX_ROWS][WIDE_COLUMNS];
 };
 
-/// Adds the products of ROWS rows, at most 16, and some blocks to their totals.
-template <int ROWS, class Weights>
+/// Adds the products of ROWS rows, at most 16, and some blocks to their totals. Calls `fetch` with each block,
+/// to fetch a part of what comes next: a CPU has few places for lines on their way, so they do not all fit
+/// between two panels.
+template <int ROWS, class Weights, class Fetch>
 class PanelTile {
 public:
-    PanelTile(const PackedRows & rows, const PanelBlock * blocks, Spill & spill)
-        : rows(rows), blocks(blocks), spill(spill) {}
+    PanelTile(const PackedRows & rows, const PanelBlock * blocks, Spill & spill, const Fetch & fetch)
+        : rows(rows), blocks(blocks), spill(spill), fetch(fetch) {}
 
     void add(int count, float (*out)[WIDE_COLUMNS]) {
         for (int r = 0; r < ROWS; r++) totals[r] = _mm512_load_ps(out[r]);
@@ -130,6 +130,7 @@ private:
     const PackedRows & rows;
     const PanelBlock * const blocks;
     Spill & spill;
+    const Fetch & fetch;
     __m512 totals[ROWS];
 
     /// Begins step i, whose result is in tile TILE, and advances the steps before it.
@@ -140,6 +141,7 @@ private:
         load_tile<A>(rows.bytes + (ptrdiff_t) b * AMX_ROWS * BLOCK + half * (BLOCK / 2), BLOCK);
         load_tile<B>(blocks[b].parts + half * QUARTERS, AMX_BYTES);
         multiply_bytes<TILE, A, B>();
+        if (half == 0) fetch(b);
         if (i >= STORED) store_tile<(TILE + 1) % RESULT_TILES>(spill.results[(i - STORED) % Spill::PLACES]);
         if (i >= ADDED) add_results(i - ADDED);
     }
@@ -175,13 +177,13 @@ private:
 };
 
 /// Adds the products of `count` rows and `blocks` blocks to their totals.
-template <class Weights>
+template <class Weights, class Fetch>
 void add_panel_tile(const PackedRows & rows, int count, const PanelBlock * from, int blocks, Spill & spill,
-                    float (*totals)[WIDE_COLUMNS]) {
-    if (count > 12) return PanelTile<16, Weights>(rows, from, spill).add(blocks, totals);
-    if (count > 8) return PanelTile<12, Weights>(rows, from, spill).add(blocks, totals);
-    if (count > 4) return PanelTile<8, Weights>(rows, from, spill).add(blocks, totals);
-    PanelTile<4, Weights>(rows, from, spill).add(blocks, totals);
+                    float (*totals)[WIDE_COLUMNS], const Fetch & fetch) {
+    if (count > 12) return PanelTile<16, Weights, Fetch>(rows, from, spill, fetch).add(blocks, totals);
+    if (count > 8) return PanelTile<12, Weights, Fetch>(rows, from, spill, fetch).add(blocks, totals);
+    if (count > 4) return PanelTile<8, Weights, Fetch>(rows, from, spill, fetch).add(blocks, totals);
+    PanelTile<4, Weights, Fetch>(rows, from, spill, fetch).add(blocks, totals);
 }
 
 /// The rows `start..start + rows` of packed activations, at most PANEL_ROWS_MAX, times the columns
@@ -201,7 +203,10 @@ void multiply_panel(const Weights & weights, int first, int end, const Activatio
             unpack_panel(weights, column, count, b, last, blocks);
             for (int row = 0; row < rows; row += AMX_ROWS) {
                 const PackedRows tile = packed.packed_rows(start + row, b);
-                add_panel_tile<Weights>(tile, rows - row, blocks, last - b, spill, totals + row);
+                const auto fetch = [&](int i) {
+                    if (row == 0) weights.prefetch_later(column, count, b + i);
+                };
+                add_panel_tile<Weights>(tile, rows - row, blocks, last - b, spill, totals + row, fetch);
             }
         }
         const __mmask16 stored = (__mmask16) ((1u << count) - 1);

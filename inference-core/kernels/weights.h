@@ -40,7 +40,7 @@ constexpr int PIECES = 4;
 
 #if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
 /// Rows from which on tiles are faster than the kernels for few rows.
-constexpr int TILED_ROWS_MIN = 12;
+constexpr int TILED_ROWS_MIN = 9;
 
 /// True if `rows` rows are computed with tiles.
 inline bool is_tiled(int rows) { return rows >= TILED_ROWS_MIN && has_tiles(); }

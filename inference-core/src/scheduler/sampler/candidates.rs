@@ -5,13 +5,13 @@
 //! Curious Case of Neural Text Degeneration" (2020). min_p: Nguyen et al., "Turning Up the Heat"
 //! (2024).
 
-use super::vector::{BlockWeights, exp_differences};
+use super::vector::{BlockWeights, MAXIMA_BLOCK, block_maxima, exp_differences};
 use super::xtc;
 use crate::types::request::{Sampling, Token};
 
 /// Never draw a token whose logit is this far below the largest at temperature 1: all such tokens
 /// of a vocabulary of 250,000 would not add up to a probability of 1e-5.
-const NEGLIGIBLE: f32 = 25.0;
+pub(super) const NEGLIGIBLE: f32 = 25.0;
 /// Number of candidates sorted first for top_p; usually enough.
 const SORTED_FIRST: usize = 64;
 
@@ -21,9 +21,15 @@ struct Candidate {
     logit: f32,
 }
 
-/// The remaining tokens with their logits.
+/// The remaining tokens with their logits, and scratch.
 #[derive(Debug, Default)]
-pub(crate) struct Candidates(Vec<Candidate>);
+pub(crate) struct Candidates {
+    kept: Vec<Candidate>,
+    /// The largest logit of each block of the vocabulary.
+    maxima: Vec<f32>,
+    /// A copy of them, for the largest ones.
+    largest: Vec<f32>,
+}
 
 /// True if any filter is on.
 pub(crate) fn has_filters(params: &Sampling) -> bool {
@@ -58,8 +64,11 @@ impl Candidates {
         if sigmas {
             least = least.max(xtc::least_within_sigmas(params.top_n_sigma, logits, max));
         }
+        block_maxima(logits, &mut self.maxima);
+        let top_k = params.top_k as usize;
+        least = least.max(self.least_of_top(top_k));
         self.collect(logits, least);
-        self.keep_top_k(params.top_k as usize);
+        self.keep_top_k(top_k);
         if typical {
             self.keep_typical(f64::from(params.typical_p), max);
         }
@@ -69,90 +78,104 @@ impl Candidates {
                     exp_differences(logits, max, 1.0, &mut weights.values);
                     weights.sum()
                 }
-                false => self.0.iter().map(|c| weight(c, max)).sum(),
+                false => self.kept.iter().map(|c| weight(c, max)).sum(),
             };
             self.keep_top_p(f64::from(params.top_p) * all, max);
         }
         if !first && params.min_p > 0.0 {
-            let likeliest = self.0.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
+            let likeliest = self.kept.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
             let least = likeliest + params.min_p.ln();
-            self.0.retain(|c| c.logit >= least);
+            self.kept.retain(|c| c.logit >= least);
         }
     }
 
     /// Drops the most likely candidates, as XTC does.
     pub(crate) fn drop_top(&mut self, threshold: f32, max: f32) {
-        self.0.sort_unstable_by(by_logit);
-        let dropped = xtc::dropped(threshold, self.0.iter().map(|c| weight(c, max)));
-        self.0.drain(..dropped);
+        self.kept.sort_unstable_by(by_logit);
+        let dropped = xtc::dropped(threshold, self.kept.iter().map(|c| weight(c, max)));
+        self.kept.drain(..dropped);
     }
 
     /// The most likely candidate.
     pub(crate) fn likeliest(&self) -> Option<Token> {
-        self.0.iter().min_by(|a, b| by_logit(a, b)).map(|c| c.token)
+        self.kept.iter().min_by(|a, b| by_logit(a, b)).map(|c| c.token)
     }
 
     /// Computes the weights of the candidates at a temperature.
     pub(crate) fn weigh(&self, temperature: f32, weights: &mut Vec<f32>) {
-        let max = self.0.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
+        let max = self.kept.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
         weights.clear();
-        weights.extend(self.0.iter().map(|c| ((c.logit - max) / temperature).exp()));
+        weights.extend(self.kept.iter().map(|c| ((c.logit - max) / temperature).exp()));
     }
 
     /// The token at an index; `None` if out of range.
     pub(crate) fn token(&self, place: usize) -> Option<Token> {
-        self.0.get(place).map(|c| c.token)
+        self.kept.get(place).map(|c| c.token)
+    }
+
+    /// A logit that the `k` likeliest tokens have at least: as many blocks have one that has it.
+    /// Sorting few blocks takes less time than sorting all tokens.
+    fn least_of_top(&mut self, k: usize) -> f32 {
+        if k == 0 || k > self.maxima.len() {
+            return f32::NEG_INFINITY;
+        }
+        self.largest.clone_from(&self.maxima);
+        *self.largest.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
     }
 
     /// Collects every token with at least this logit.
     fn collect(&mut self, logits: &[f32], least: f32) {
-        let all = logits.iter().enumerate();
-        let likely = all.filter(|(_, l)| **l >= least && **l > f32::NEG_INFINITY);
-        self.0.clear();
-        self.0.extend(likely.map(|(i, logit)| Candidate { token: i as Token, logit: *logit }));
+        self.kept.clear();
+        let blocks = logits.chunks(MAXIMA_BLOCK).zip(&self.maxima).enumerate();
+        for (number, (block, _)) in blocks.filter(|(_, (_, maximum))| **maximum >= least) {
+            let all = block.iter().enumerate();
+            let likely = all.filter(|(_, l)| **l >= least && **l > f32::NEG_INFINITY);
+            let token = |i: usize| (number * MAXIMA_BLOCK + i) as Token;
+            self.kept.extend(likely.map(|(i, l)| Candidate { token: token(i), logit: *l }));
+        }
     }
 
     fn keep_top_k(&mut self, k: usize) {
-        if k > 0 && k < self.0.len() {
-            self.0.select_nth_unstable_by(k - 1, by_logit);
-            self.0.truncate(k);
+        if k > 0 && k < self.kept.len() {
+            self.kept.select_nth_unstable_by(k - 1, by_logit);
+            self.kept.truncate(k);
         }
     }
 
     /// Keeps the fewest candidates that reach `share` of the probability, starting with those whose
     /// surprise is nearest to the expected one.
     fn keep_typical(&mut self, share: f64, max: f32) {
-        let all: f64 = self.0.iter().map(|c| weight(c, max)).sum();
+        let all: f64 = self.kept.iter().map(|c| weight(c, max)).sum();
         let surprise = |c: &Candidate| all.ln() - f64::from(c.logit - max);
-        let expected: f64 = self.0.iter().map(|c| weight(c, max) / all * surprise(c)).sum();
+        let expected: f64 = self.kept.iter().map(|c| weight(c, max) / all * surprise(c)).sum();
         let distance = |c: &Candidate| (surprise(c) - expected).abs();
-        self.0.sort_unstable_by(|a, b| {
+        self.kept.sort_unstable_by(|a, b| {
             distance(a).total_cmp(&distance(b)).then(a.token.cmp(&b.token))
         });
         let mut sum = 0.0;
-        let enough = self.0.iter().position(|c| {
+        let enough = self.kept.iter().position(|c| {
             sum += weight(c, max);
             sum > share * all
         });
-        self.0.truncate(enough.map_or(self.0.len(), |i| i + 1));
+        self.kept.truncate(enough.map_or(self.kept.len(), |i| i + 1));
     }
 
     /// Keeps the fewest candidates, most likely first, whose weights add up to `enough`.
     fn keep_top_p(&mut self, enough: f64, max: f32) {
         let mut sorted = SORTED_FIRST;
         loop {
-            let part = sorted.min(self.0.len());
-            if part < self.0.len() {
-                self.0.select_nth_unstable_by(part, by_logit);
+            let part = sorted.min(self.kept.len());
+            if part < self.kept.len() {
+                self.kept.select_nth_unstable_by(part, by_logit);
             }
-            self.0[..part].sort_unstable_by(by_logit);
+            self.kept[..part].sort_unstable_by(by_logit);
             let mut sum = 0.0;
-            let last = self.0[..part].iter().position(|c| {
+            let last = self.kept[..part].iter().position(|c| {
                 sum += weight(c, max);
                 sum >= enough
             });
-            if last.is_some() || part == self.0.len() {
-                return self.0.truncate(last.map_or(part, |i| i + 1));
+            if last.is_some() || part == self.kept.len() {
+                return self.kept.truncate(last.map_or(part, |i| i + 1));
             }
             sorted *= 8;
         }
@@ -179,7 +202,7 @@ fn by_logit(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
 impl Candidates {
     /// The candidate tokens, most likely first.
     pub(crate) fn sorted(&mut self) -> Vec<Token> {
-        self.0.sort_unstable_by(by_logit);
-        self.0.iter().map(|c| c.token).collect()
+        self.kept.sort_unstable_by(by_logit);
+        self.kept.iter().map(|c| c.token).collect()
     }
 }

@@ -8,6 +8,11 @@ const LANES: usize = 16;
 /// The largest value, ignoring NaN. Negative infinity if there is none.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub(crate) fn maximum(values: &[f32]) -> f32 {
+    largest(values)
+}
+
+#[inline(always)]
+fn largest(values: &[f32]) -> f32 {
     let (chunks, rest) = values.as_chunks::<LANES>();
     let mut lanes = [f32::NEG_INFINITY; LANES];
     for chunk in chunks {
@@ -17,6 +22,16 @@ pub(crate) fn maximum(values: &[f32]) -> f32 {
     }
     let larger = |max: f32, value: &f32| if *value > max { *value } else { max };
     rest.iter().chain(&lanes).fold(f32::NEG_INFINITY, larger)
+}
+
+/// Values of a block of [`block_maxima`].
+pub(crate) const MAXIMA_BLOCK: usize = 64;
+
+/// Writes the largest value of each block, as [`maximum`] does.
+#[multiversion(targets("x86_64+avx2+fma"))]
+pub(crate) fn block_maxima(values: &[f32], maxima: &mut Vec<f32>) {
+    maxima.clear();
+    maxima.extend(values.chunks(MAXIMA_BLOCK).map(largest));
 }
 
 /// Writes `exp((value - max) * scale)` of every value to `out`; 0 for NaN.
@@ -107,6 +122,16 @@ mod tests {
         }
         assert_eq!(maximum(&[]), f32::NEG_INFINITY);
         assert_eq!(maximum(&[f32::NAN; 9]), f32::NEG_INFINITY);
+    }
+
+    #[test]
+    fn each_block_has_its_maximum() {
+        let values: Vec<f32> = (0..130u16).map(f32::from).collect();
+        let mut maxima = vec![7.0];
+        block_maxima(&values, &mut maxima);
+        assert_eq!(maxima, [63.0, 127.0, 129.0]);
+        block_maxima(&[], &mut maxima);
+        assert!(maxima.is_empty());
     }
 
     #[test]

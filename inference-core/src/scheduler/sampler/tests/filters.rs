@@ -154,3 +154,33 @@ proptest! {
         }
     }
 }
+
+/// Vocabularies of several blocks whose logits are often equal, with some that are no numbers.
+fn many_logits() -> impl Strategy<Value = Vec<f32>> {
+    let logit = prop_oneof![
+        8 => (-40i8..40).prop_map(f32::from),
+        1 => Just(f32::NEG_INFINITY),
+        1 => Just(f32::NAN),
+    ];
+    proptest::collection::vec(logit, 100..3000)
+}
+
+proptest! {
+    #[test]
+    fn top_k_of_many_tokens_are_the_likeliest_and_the_first_of_equal_ones(
+        logits in many_logits(),
+        k in 1usize..60,
+    ) {
+        let max = maximum(&logits);
+        prop_assume!(max.is_finite());
+        let mut expected: Vec<usize> =
+            (0..logits.len()).filter(|i| logits[*i] >= max - candidates::NEGLIGIBLE).collect();
+        expected.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
+        expected.truncate(k);
+        let params = Sampling { top_k: k as u32, ..hot() };
+        let mut candidates = Candidates::default();
+        candidates.keep(&params, &logits, max, &mut BlockWeights::default());
+        let found: Vec<usize> = candidates.sorted().iter().map(|token| *token as usize).collect();
+        prop_assert_eq!(found, expected);
+    }
+}
