@@ -77,8 +77,8 @@ unit:
 end-to-end: build setup-test
 	$(CARGO) test $(CHOICE) --test tidy --test gateway --test simulation
 	[ ! -e /usr/lib/postgresql ] || scripts/postgres.sh with $(CARGO) test $(CHOICE) --test gateway -- \
-	    background:: batch_slots:: batches:: encryption:: jobs:: message_batches:: stored_responses:: streams:: \
-	    usage:: work::
+	    background:: batch_slots:: batches:: budgets:: encryption:: jobs:: message_batches:: stored_keys:: \
+	    stored_responses:: streams:: usage:: work::
 	$(CARGO) test $(CHOICE) --test edge -- --test-threads=2
 	$(CARGO) test $(CHOICE) --test kubernetes -- --test-threads=1
 	$(CARGO) test $(CHOICE) --test docs -- --test-threads=1

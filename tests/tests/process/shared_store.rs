@@ -22,6 +22,8 @@ use super::batches::{check_output, lines_about, singles};
 const LINES: usize = 120;
 const STREAMS: usize = 150;
 const KILLS: usize = 2;
+/// Tokens that a slot generates at most before they are stored.
+const UNSTORED_MAX: usize = 200;
 /// What another gateway takes over when it is silent for ten seconds.
 const TAKEN_OVER: Duration = Duration::from_secs(60);
 
@@ -263,7 +265,7 @@ async fn two_gateways_that_are_killed_in_turn_lose_nothing_and_do_nothing_twice(
     let shared = Shared::new(&server.database("flotilla"));
     let a = shared.gateway().await;
     let mut gateways = [a.another(), a];
-    let _first = join_both(&gateways[0], &gateways[1], "a").await;
+    let first = join_both(&gateways[0], &gateways[1], "a").await;
     let mut others = VecDeque::from([join_both(&gateways[0], &gateways[1], "b").await]);
     others.push_back(join_both(&gateways[0], &gateways[1], "c").await);
     let mut undisturbed = Script::start(&python, &gateways[0], KINDS);
@@ -275,6 +277,7 @@ async fn two_gateways_that_are_killed_in_turn_lose_nothing_and_do_nothing_twice(
     let kills = number("FLOTILLA_SHARED_KILLS", KILLS);
     let batch = begun(&gateways[0].client, &lines_about(&questions, lines)).await;
     let mut scripts = [0, 1].map(|at: usize| Script::start(&python, &gateways[at], streams));
+    let mut generated = 0.0;
     for kill in 1..=kills {
         scripts[kill % 2].until(streams * kill / (3 * kills)).await;
         let gateway = &mut gateways[kill % 2];
@@ -283,7 +286,9 @@ async fn two_gateways_that_are_killed_in_turn_lose_nothing_and_do_nothing_twice(
         gateway.server.ended().await;
         gateway.restart();
         gateway.wait_for_slots("a").await;
-        others.pop_front().unwrap().kill();
+        let node = others.pop_front().unwrap();
+        generated += node.generated_tokens().await;
+        node.kill();
         others.push_back(join_both(&gateways[0], &gateways[1], &format!("n{kill}")).await);
     }
     let mut breaks = 0;
@@ -293,7 +298,21 @@ async fn two_gateways_that_are_killed_in_turn_lose_nothing_and_do_nothing_twice(
     }
     println!("{lines} lines, {} streams, {kills} kills of each kind, {breaks} breaks", 2 * streams);
     assert!(breaks as usize >= kills, "{breaks}");
-    check_output(&gateways[0], &batch, &questions, lines).await;
+    let of_streams = scripts.iter().chain([&undisturbed]).map(output_tokens).sum::<usize>();
+    let needed = check_output(&gateways[0], &batch, &questions, lines).await + of_streams;
+    for node in others.iter().chain([&first]) {
+        generated += node.generated_tokens().await;
+    }
+    println!("{needed} tokens, {:.2} % generated twice", 100.0 * (generated / needed as f64 - 1.0));
+    // What was not stored when a gateway was killed: at most what all slots had generated since.
+    let lost_max = kills * 6 * UNSTORED_MAX;
+    assert!(generated <= (needed + lost_max) as f64, "{generated} tokens for {needed}");
+}
+
+/// The tokens of the streams that have ended.
+fn output_tokens(script: &Script) -> usize {
+    let tokens = |stream: &Value| stream["usage"][1].as_u64().unwrap() as usize;
+    script.done.iter().map(tokens).sum()
 }
 
 /// True once a gateway says whether its store works.
