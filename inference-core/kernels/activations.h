@@ -4,6 +4,8 @@
 // Row by row, or packed for tiles: block by block for sixteen rows.
 #pragma once
 
+#include <immintrin.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -15,14 +17,55 @@ namespace {
 /// Elements of a block.
 constexpr int BLOCK = 32;
 
-typedef int8_t Bytes __attribute__((vector_size(WIDTH), aligned(1), may_alias));
-
 /// Sums of the first and of the second half of a block.
 struct HalfSums {
     int32_t first, second;
 
     int32_t both() const { return first + second; }
 };
+
+/// The largest of a block's numbers, without their signs. What is no number is left out.
+inline float largest_size(const float * x) {
+    Vec peaks = Vec{};
+    for (int i = 0; i < BLOCK; i += WIDTH) {
+        const Vec v = at(x + i);
+        const Vec size = v < 0.0f ? -v : v;
+        peaks = size > peaks ? size : peaks;
+    }
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512) peaks);
+#else
+    const __m256 all = (__m256) peaks;
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+#endif
+}
+
+/// A block's numbers times `factor`, rounded to bytes, which they fit into.
+inline __m256i rounded_bytes(const float * x, float factor) {
+#if defined(__AVX512F__)
+    const auto half = [&](const float * from) {
+        return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32((__m512) (at(from) * factor)));
+    };
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(half(x)), half(x + WIDTH), 1);
+#else
+    const auto eight = [&](int i) { return _mm256_cvtps_epi32((__m256) (at(x + i * WIDTH) * factor)); };
+    const __m256i first = _mm256_packs_epi32(eight(0), eight(1)), second = _mm256_packs_epi32(eight(2), eight(3));
+    // Packing works in both halves of a vector apart.
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order);
+#endif
+}
+
+/// The sums of both halves of 32 bytes.
+inline HalfSums sums_of(__m256i bytes) {
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+    const __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    const __m256i eights = _mm256_add_epi32(fours, _mm256_shuffle_epi32(fours, 0x4E));
+    const __m256i halves = _mm256_add_epi32(eights, _mm256_shuffle_epi32(eights, 0xB1));
+    return {_mm256_extract_epi32(halves, 0), _mm256_extract_epi32(halves, 4)};
+}
 
 /// Rows that are packed together.
 constexpr int PACKED = 16;
@@ -84,26 +127,11 @@ public:
     }
 
     void quantize(const float * x, int row, int block) {
-        Vec peaks = Vec{};
-        for (int i = 0; i < BLOCK; i += WIDTH) {
-            const Vec v = at(x + i);
-            const Vec size = v < 0.0f ? -v : v;
-            peaks = size > peaks ? size : peaks;
-        }
-        float peak = 0.0f;
-        for (int i = 0; i < WIDTH; i++) peak = peaks[i] > peak ? peaks[i] : peak;
-        const float scale = peak / 127.0f, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+        const float scale = largest_size(x) / 127.0f, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
         const ptrdiff_t at_place = place(row, block);
-        int8_t * to = values + at_place * BLOCK;
-        for (int i = 0; i < BLOCK; i += WIDTH) {
-            const Ints whole = __builtin_convertvector(round(at(x + i) * inverse), Ints);
-            *(Bytes *) (to + i) = __builtin_convertvector(whole, Bytes);
-        }
-        HalfSums both = {0, 0};
-        for (int i = 0; i < BLOCK / 2; i++) {
-            both.first += to[i];
-            both.second += to[BLOCK / 2 + i];
-        }
+        const __m256i bytes = rounded_bytes(x, inverse);
+        memcpy(values + at_place * BLOCK, &bytes, sizeof(bytes));
+        const HalfSums both = sums_of(bytes);
         scales[at_place] = scale;
         sums[at_place] = both;
         scaled_sums[at_place] = scale * both.both();

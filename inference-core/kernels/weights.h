@@ -122,10 +122,13 @@ void with_weights(const ggml_tensor * tensor, const void * data, Use use) {
 inline void quantize_share(const ggml_compute_params * params, const ggml_tensor * input, Activations & activations) {
     const int64_t blocks = activations.blocks, in_plane = input->ne[1];
     const int64_t all = in_plane * input->ne[2] * blocks, ith = params->ith, nth = params->nth;
-    for (int64_t i = all * ith / nth; i < all * (ith + 1) / nth; i++) {
-        const int64_t row = i / blocks, block = i % blocks;
+    const int64_t end = all * (ith + 1) / nth;
+    for (int64_t i = all * ith / nth; i < end;) {
+        const int64_t row = i / blocks, row_end = std::min(end, (row + 1) * blocks);
         const char * from = (const char *) input->data + row / in_plane * input->nb[2] + row % in_plane * input->nb[1];
-        activations.quantize((const float *) from + block * BLOCK, (int) row, (int) block);
+        for (int64_t block = i % blocks; i < row_end; i++, block++) {
+            activations.quantize((const float *) from + block * BLOCK, (int) row, (int) block);
+        }
     }
     if (activations.is_packed && params->ith == 0) activations.clear_after((int) (in_plane * input->ne[2]));
 }

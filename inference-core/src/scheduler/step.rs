@@ -112,6 +112,7 @@ impl<M: Model> Engine<M> {
         let waiting: Vec<PlannedSequence> =
             self.slots.iter().enumerate().filter_map(view).collect();
         let decoding = waiting.iter().filter(|w| w.decoding).count() as u32;
+        self.pace.set_waiting(decoding, waiting.len() as u32 - decoding);
         let cells = self.pool.cells();
         // Of any other sequence, at most one row needs logits.
         let others = waiting.iter().filter(|w| !w.needs_all_logits).count() as u32;

@@ -12,8 +12,11 @@
 
 /// Prefill may take this fraction of the decoding time: decoding keeps 1 / (1 + this) of its speed.
 const PREFILL_SHARE: f32 = 1.0;
-/// A step with a prefill chunk takes this many times as long as decoding alone would. This is the
-/// longest gap between tokens.
+/// The same if more prompts wait than sequences decode: as many times as there are more, but not
+/// more than this. Together they decode at less cost than a few do beside slow prefill.
+const PREFILL_SHARE_MAX: f32 = 2.0;
+/// A prefill chunk takes at least this many times as long as a step of decoding alone, if prefill
+/// has no larger share. With that step it is the longest gap between tokens.
 const CHUNK_TIME: f32 = 1.75;
 /// Weight of the newest measurement in the moving average.
 const SMOOTHING: f32 = 0.15;
@@ -42,6 +45,8 @@ pub(crate) struct StepPace {
     prefill_row: f32,
     /// Seconds per row in a prefill-only step; 0 if unknown.
     prefill_only_row: f32,
+    /// Prefill may take this fraction of the decoding time.
+    share: f32,
     /// Seconds that prefill may take from decoding; negative after a chunk.
     credit: f32,
 }
@@ -53,8 +58,20 @@ impl StepPace {
             decode_steps: vec![0.0; slots as usize + 1],
             prefill_row: 0.0,
             prefill_only_row: 0.0,
+            share: PREFILL_SHARE,
             credit: 0.0,
         }
+    }
+
+    /// Divides time between the sequences that decode and those whose prompts wait.
+    pub(crate) fn set_waiting(&mut self, decoding: u32, waiting: u32) {
+        let share = waiting as f32 / decoding.max(1) as f32;
+        self.share = share.clamp(PREFILL_SHARE, PREFILL_SHARE_MAX);
+    }
+
+    /// How many times as long as decoding alone a chunk takes.
+    fn chunk_time(&self) -> f32 {
+        CHUNK_TIME.max(self.share)
     }
 
     /// Records the duration of a step with `decoding` decoding rows and `prefill` prefill rows.
@@ -114,10 +131,10 @@ impl StepPace {
             return;
         }
         let spent = if prefill > 0 { (seconds - alone).max(0.0) } else { 0.0 };
-        let earned = PREFILL_SHARE * alone;
+        let earned = self.share * alone;
         // Credit is limited to one step, and a step that took very long for other reasons does not
         // make prompts wait forever.
-        let debt_max = -2.0 * CHUNK_TIME * alone;
+        let debt_max = -2.0 * self.chunk_time() * alone;
         self.credit = (self.credit + earned - spent).clamp(debt_max, earned);
     }
 
@@ -133,7 +150,7 @@ impl StepPace {
         }
         let alone = self.decode_seconds(decoding);
         let rows = match (alone > 0.0, self.prefill_row > 0.0) {
-            (true, true) => (CHUNK_TIME * alone / self.prefill_row) as u32,
+            (true, true) => (self.chunk_time() * alone / self.prefill_row) as u32,
             // What is known is how long rows take without decoding.
             _ => ROWS_FIRST.min(self.prefill_only_rows()),
         };
@@ -192,6 +209,26 @@ mod tests {
             assert!((0.45..0.6).contains(&kept), "{decoding} sequences keep {kept}");
             let gap = longest / cost(decoding, 0);
             assert!((2.0..=3.2).contains(&gap), "{decoding} sequences wait {gap} times as long");
+        }
+    }
+
+    #[test]
+    fn prompts_that_are_more_than_decode_get_more_of_the_time_and_no_gap_is_much_longer() {
+        for (decoding, waiting, share) in [(1, 7, 2.0), (4, 8, 2.0), (4, 6, 1.5), (16, 1, 1.0)] {
+            let mut pace = known(16);
+            pace.set_waiting(decoding, waiting);
+            let (mut time, mut longest) = (0.0, 0.0f32);
+            for _ in 0..500 {
+                let rows = pace.prefill_rows(decoding, 512);
+                let step = cost(decoding, rows);
+                pace.record_step(decoding, rows, step);
+                time += step;
+                longest = longest.max(step);
+            }
+            let alone = cost(decoding, 0);
+            let taken = time / (500.0 * alone) - 1.0;
+            assert!((0.75..1.25).contains(&(taken / share)), "{waiting} prompts took {taken}");
+            assert!(longest <= 3.3 * alone, "{decoding} sequences wait {longest} s");
         }
     }
 
