@@ -193,21 +193,26 @@ mod tests {
         pace
     }
 
+    /// 500 steps with `decoding` sequences while prompts wait. Returns how many times as long as
+    /// decoding alone they took together, and the longest of them.
+    fn mixed(decoding: u32, waiting: u32) -> (f32, f32) {
+        let mut pace = known(16);
+        pace.set_waiting(decoding, waiting);
+        let steps = (0..500).map(|_| {
+            let rows = pace.prefill_rows(decoding, 512);
+            pace.record_step(decoding, rows, cost(decoding, rows));
+            cost(decoding, rows) / cost(decoding, 0)
+        });
+        let steps: Vec<f32> = steps.collect();
+        (steps.iter().sum::<f32>() / 500.0, steps.iter().copied().fold(0.0, f32::max))
+    }
+
     #[test]
     fn decoding_keeps_its_share_and_no_gap_is_too_long() {
         for decoding in [1, 4, 16] {
-            let mut pace = known(16);
-            let (mut time, mut longest) = (0.0, 0.0f32);
-            for _ in 0..500 {
-                let rows = pace.prefill_rows(decoding, 512);
-                let step = cost(decoding, rows);
-                pace.record_step(decoding, rows, step);
-                time += step;
-                longest = longest.max(step);
-            }
-            let kept = 500.0 * cost(decoding, 0) / time;
+            let (time, gap) = mixed(decoding, 1);
+            let kept = 1.0 / time;
             assert!((0.45..0.6).contains(&kept), "{decoding} sequences keep {kept}");
-            let gap = longest / cost(decoding, 0);
             assert!((2.0..=3.2).contains(&gap), "{decoding} sequences wait {gap} times as long");
         }
     }
@@ -215,20 +220,10 @@ mod tests {
     #[test]
     fn prompts_that_are_more_than_decode_get_more_of_the_time_and_no_gap_is_much_longer() {
         for (decoding, waiting, share) in [(1, 7, 2.0), (4, 8, 2.0), (4, 6, 1.5), (16, 1, 1.0)] {
-            let mut pace = known(16);
-            pace.set_waiting(decoding, waiting);
-            let (mut time, mut longest) = (0.0, 0.0f32);
-            for _ in 0..500 {
-                let rows = pace.prefill_rows(decoding, 512);
-                let step = cost(decoding, rows);
-                pace.record_step(decoding, rows, step);
-                time += step;
-                longest = longest.max(step);
-            }
-            let alone = cost(decoding, 0);
-            let taken = time / (500.0 * alone) - 1.0;
+            let (time, gap) = mixed(decoding, waiting);
+            let taken = time - 1.0;
             assert!((0.75..1.25).contains(&(taken / share)), "{waiting} prompts took {taken}");
-            assert!(longest <= 3.3 * alone, "{decoding} sequences wait {longest} s");
+            assert!(gap <= 3.3, "{decoding} sequences wait {gap} times as long");
         }
     }
 

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::interval;
 
-use super::shared_store::Shared;
+use super::shared_store::{Shared, until_available};
 
 mod spending;
 
@@ -275,7 +275,12 @@ impl Storm {
                 self.join_nodes(which).await;
             }
             Fault::Node(which) => self.join_nodes(which).await,
-            Fault::Database => self.server.restart().await,
+            Fault::Database => {
+                self.server.restart().await;
+                // Until a second after their last attempt to connect, gateways still refuse.
+                let [a, b] = &self.gateways;
+                tokio::join!(until_available(a, true), until_available(b, true));
+            }
             Fault::SlowDatabase => self.link.delay(Duration::ZERO),
         }
     }
