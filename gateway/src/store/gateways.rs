@@ -181,7 +181,7 @@ pub(super) fn say_alive(
          RETURNING (SELECT number FROM changes) AS changes, \
          (SELECT count(*) FROM gateways WHERE id <> ?1 AND seen_at <= {clock} - ?2) AS dead"
     );
-    let found = transaction.change(&sql, values![me, LEASE.as_secs()])?;
+    let found = transaction.execute_returning(&sql, values![me, LEASE.as_secs()])?;
     let mut row = found.ok_or(StoreError::Unavailable)?;
     Ok((row.take("changes")?, row.take::<u64>("dead")? > 0))
 }

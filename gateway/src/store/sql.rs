@@ -209,7 +209,11 @@ impl<'a> Transaction<'a> {
     }
 
     /// The row that a statement returns after it has changed something.
-    pub(super) fn change(&mut self, sql: &str, values: &[Value<'_>]) -> Result<Option<Row>, Fault> {
+    pub(super) fn execute_returning(
+        &mut self,
+        sql: &str,
+        values: &[Value<'_>],
+    ) -> Result<Option<Row>, Fault> {
         let changed = self.first(sql, values)?;
         self.has_written |= changed.is_some();
         Ok(changed)
