@@ -21,6 +21,7 @@ use crate::store::{Store, UsageBook};
 use crate::types::error::Error;
 use flotilla_listeners::socket::BindError;
 
+mod allotments;
 pub mod settings;
 pub(crate) mod stored_keys;
 

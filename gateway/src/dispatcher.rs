@@ -24,6 +24,7 @@ use crate::types::limits::QueueBounds;
 use crate::types::usage::Date;
 use crate::upstream::Upstream;
 
+mod allotments;
 mod body_reservation;
 mod budget_reservation;
 mod charge_guard;
@@ -38,7 +39,7 @@ mod snapshot;
 pub mod views;
 
 pub(crate) use body_reservation::BodyReservation;
-pub(crate) use budget_reservation::{BudgetReservation, Shortfall};
+pub(crate) use budget_reservation::BudgetReservation;
 pub(crate) use charge_guard::ChargeGuard;
 pub(crate) use lease::Lease;
 use preemption::Preemptible;
@@ -208,6 +209,7 @@ impl Dispatcher {
             first_token: None,
             usage: None,
             preemptible: None,
+            marks: Vec::new(),
         })
     }
 

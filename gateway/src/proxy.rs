@@ -38,7 +38,6 @@ pub(crate) mod stored;
 pub(crate) mod stream;
 pub(crate) mod translation;
 
-use crate::access::users::UserPolicy;
 use crate::dispatcher::BudgetReservation;
 use crate::types::user::UserId;
 use account::Record;
@@ -198,9 +197,9 @@ fn enter_user(
     record: &mut Record,
 ) -> Result<(), Error> {
     let Authenticated { caller, again, .. } = authenticated;
-    let UserPolicy { budget, users_max, .. } = &caller.key.users;
-    record.set_user(user, *users_max);
-    gateway.dispatcher.check_user_budget(&caller.tenant, user, budget)?;
+    let policy = &caller.key.users;
+    record.set_user(user, policy);
+    gateway.dispatcher.check_user_budget(&caller.tenant, user, &policy.budget)?;
     let entered = match again {
         None => caller.users.enter(user),
         Some(_) => caller.users.enter_again(user),

@@ -32,6 +32,7 @@ pub mod routing;
 pub mod routing_stats;
 mod slot;
 mod spare;
+mod unallotted;
 pub mod usage;
 
 pub use acquire::Acquired;
@@ -238,8 +239,9 @@ impl<L> Scheduler<L> {
     }
 
     fn pick_external(&self, model: &str, constraints: &RouteConstraints) -> Option<EndpointId> {
-        let bill = &constraints.bill;
-        let may_pay = |name: &str, prices: &Prices| self.ledger.can_pay(name, prices, bill);
+        let may_pay = |name: &str, prices: &Prices| {
+            self.ledger.check_payment(name, prices, &constraints.bill).is_ok()
+        };
         self.fleet.pick_external(model, constraints, may_pay)
     }
 

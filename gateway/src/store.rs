@@ -41,7 +41,6 @@ mod turns;
 mod usage;
 mod usage_book;
 
-pub(crate) use allotments::Ask;
 pub use background::{BackgroundTask, TaskInput};
 pub(crate) use background::{FOLLOW_INTERVAL, TaskEnd, TaskKind};
 pub use batches::{Batch, BatchApi, BatchStatus, LineError, Times};
@@ -58,7 +57,7 @@ pub use quota::{Claim, StorageLimits};
 pub(crate) use shared_settings::{SettingName, SharedSetting};
 pub(crate) use usage::{UsageRecord, UsageTotals};
 pub use usage_book::UsageBook;
-pub(crate) use usage_book::{UsageKey, UsageSum, hour_of};
+pub(crate) use usage_book::{Booked, UsageKey, UsageSum, UserKey, hour_of};
 
 use database::Database;
 use gateways::{Left, Presence};

@@ -3,6 +3,7 @@
 pub(crate) mod address;
 pub mod api;
 pub(crate) mod atomic_file;
+pub(crate) mod budget;
 pub mod class;
 pub mod error;
 pub mod external;

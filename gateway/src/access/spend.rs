@@ -7,17 +7,19 @@ use std::num::NonZeroU64;
 use inference_protocol::resume::Usage;
 use serde::{Deserialize, Serialize};
 
+use crate::types::budget::{BudgetId, billionths};
 use crate::types::limits::BudgetLimit;
 use crate::types::usage::{Date, Used};
 use crate::types::user::UserId;
 
+mod allotments;
 mod payments;
 mod reservations;
 
-use payments::Payments;
+use allotments::Allotment;
 pub use payments::{Bill, Payment};
-use reservations::{Allotment, Reservations};
-pub(crate) use reservations::{Need, Payer, Shortage};
+use reservations::Reservations;
+pub(crate) use reservations::{Need, Shortage};
 
 const MILLION: f64 = 1e6;
 
@@ -79,8 +81,8 @@ pub(crate) struct Totals {
     pub tenants: HashMap<String, Used>,
     /// Spend by endpoint, on the day.
     pub endpoints: HashMap<String, f64>,
-    /// Tokens of budgets of the month that this gateway may still grant, by tenant.
-    pub allotted: HashMap<String, u64>,
+    /// What this gateway may still grant of budgets of the day and of the month.
+    pub allotted: HashMap<BudgetId, u64>,
 }
 
 /// Past days and months to remember, in case the clock is set back.
@@ -113,12 +115,9 @@ pub struct Ledger {
     /// What running requests may still use. Not saved: after a restart, none run.
     #[serde(skip)]
     reserved: Reservations,
-    /// What running requests may cost at external endpoints.
+    /// What this gateway may grant of the budgets of this day and month; `None` without a store.
     #[serde(skip)]
-    payments: Payments,
-    /// What this gateway may grant of the budgets of this month, by tenant; `None` without a store.
-    #[serde(skip)]
-    allotments: Option<HashMap<String, Allotment>>,
+    allotments: Option<HashMap<BudgetId, Allotment>>,
 }
 
 impl Ledger {
@@ -128,14 +127,18 @@ impl Ledger {
         let seen = self.seen.unwrap_or(*date);
         let day = Period { date: date.day, seen: seen.day };
         let month = Period { date: date.month, seen: seen.month };
-        let before = date.month;
+        let before = *date;
         date.day = day.advance(now.day, (past_spent, spent), |sum, amount| *sum += amount);
         date.month = month.advance(now.month, (past_used, used), Used::add);
-        if date.month != before {
-            self.users.clear();
-            self.allotments = self.allotments.take().map(|_| HashMap::new());
+        let after = *date;
+        self.seen = (now != after).then_some(now);
+        if after.day != before.day {
+            self.forget_allotments(true);
         }
-        self.seen = (now != self.date).then_some(now);
+        if after.month != before.month {
+            self.users.clear();
+            self.forget_allotments(false);
+        }
     }
 
     /// Books a tenant's token usage, and what an endpoint was paid for it.
@@ -144,8 +147,10 @@ impl Ledger {
         let tokens = usage.prompt.saturating_add(usage.completion);
         let more = Used { tokens, spend: amount };
         change(&mut self.used, tenant, |used: &mut Used| used.add(more));
-        self.use_allotment(tenant, tokens);
+        self.use_allotment(&BudgetId::Tokens(tenant.into()), tokens);
         if let Some((endpoint, amount)) = paid {
+            self.use_allotment(&BudgetId::Spend(tenant.into()), billionths(amount));
+            self.use_allotment(&BudgetId::EndpointSpend(endpoint.into()), billionths(amount));
             change(&mut self.spent, endpoint, |spent| *spent += amount);
         }
     }
@@ -175,6 +180,9 @@ impl Ledger {
         usage: Usage,
         amount: f64,
     ) {
+        let tokens = usage.prompt.saturating_add(usage.completion);
+        self.use_allotment(&BudgetId::UserTokens(tenant.into(), user), tokens);
+        self.use_allotment(&BudgetId::UserSpend(tenant.into(), user), billionths(amount));
         let users = self.users.entry(tenant.to_string()).or_default();
         if !users.contains_key(&user) && users.len() >= users_max.max(1) {
             let least = users.iter().min_by_key(|(_, used)| used.tokens);
@@ -182,10 +190,7 @@ impl Ledger {
                 users.remove(&least);
             }
         }
-        users
-            .entry(user)
-            .or_default()
-            .add(Used { tokens: usage.prompt.saturating_add(usage.completion), spend: amount });
+        users.entry(user).or_default().add(Used { tokens, spend: amount });
     }
 
     /// The users of a tenant who used the most tokens this month, most first.
@@ -306,15 +311,15 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.set_date(DAY);
         ledger.book_usage("ada", tokens(1), Some(("gpu", 1.9)));
-        assert!(ledger.can_pay("gpu", &prices, &Bill::default()));
+        assert!(ledger.check_payment("gpu", &prices, &Bill::default()).is_ok());
         ledger.book_usage("bob", tokens(1), Some(("gpu", 0.2)));
-        assert!(!ledger.can_pay("gpu", &prices, &Bill::default()));
-        assert!(ledger.can_pay("other", &prices, &Bill::default()));
-        assert!(ledger.can_pay("gpu", &Prices::default(), &Bill::default()), "no limit");
+        assert!(ledger.check_payment("gpu", &prices, &Bill::default()).is_err());
+        assert!(ledger.check_payment("other", &prices, &Bill::default()).is_ok());
+        assert_eq!(ledger.check_payment("gpu", &Prices::default(), &Bill::default()), Ok(()));
         ledger.set_date(DAY);
-        assert!(!ledger.can_pay("gpu", &prices, &Bill::default()));
+        assert!(ledger.check_payment("gpu", &prices, &Bill::default()).is_err());
         ledger.set_date(Date { day: 8, ..DAY });
-        assert!(ledger.can_pay("gpu", &prices, &Bill::default()));
+        assert!(ledger.check_payment("gpu", &prices, &Bill::default()).is_ok());
     }
 
     #[test]

@@ -7,9 +7,12 @@ use inference_protocol::fleet::ModelStatus;
 use inference_protocol::resume::Usage;
 
 use super::{ChargeGuard, Dispatcher};
+use crate::access::spend::Payment;
 use crate::scheduler::cost::Size;
 use crate::scheduler::fleet::{AttemptOutcome, EngineId, Terms};
 use crate::scheduler::{Binding, ResponseUsage};
+use crate::store::Mark;
+use crate::types::budget::BudgetId;
 use crate::upstream::Upstream;
 
 /// A claimed slot of an endpoint. Dropping it frees the slot.
@@ -29,6 +32,8 @@ pub struct Lease {
     pub(super) charge: Option<ChargeGuard>,
     /// Its number among those whose slots more urgent requests may take.
     pub(super) preemptible: Option<u64>,
+    /// Where its payment is written down for the case that this gateway is killed.
+    pub(super) marks: Vec<Arc<Mark>>,
 }
 
 impl Lease {
@@ -50,6 +55,31 @@ impl Lease {
     /// The model as the endpoint serves it.
     pub fn model(&self) -> &Arc<ModelStatus> {
         &self.binding.model
+    }
+
+    /// The budgets that its payment is reserved of.
+    pub(crate) fn budgets(&self) -> &[BudgetId] {
+        self.binding.payment.as_ref().map_or(&[], Payment::budgets)
+    }
+
+    /// Writes down, until the end, that all of its payment may have been spent.
+    pub(crate) fn set_marks(&mut self, marks: Vec<Arc<Mark>>) {
+        self.marks = marks;
+        self.add_to_marks(self.payment());
+    }
+
+    /// Writes down what was paid, in billionths of the currency's unit.
+    pub(crate) fn note_paid(&self, amount: u64) {
+        self.add_to_marks(i64::try_from(amount).unwrap_or(i64::MAX));
+    }
+
+    fn payment(&self) -> i64 {
+        let amount = self.binding.payment.as_ref().map_or(0, Payment::amount);
+        i64::try_from(amount).unwrap_or(i64::MAX)
+    }
+
+    fn add_to_marks(&self, amount: i64) {
+        self.marks.iter().for_each(|mark| mark.add(amount));
     }
 
     /// The handle that sends to the endpoint.
@@ -117,6 +147,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.add_to_marks(-self.payment());
         let now = self.dispatcher.now();
         let Self { dispatcher, binding, outcome, usage, preemptible, .. } = self;
         dispatcher.update(|core| {

@@ -12,6 +12,7 @@ use prometheus::local::LocalHistogram;
 use super::accept::Received;
 use super::admit::Admitted;
 use crate::access::limiter::Permit;
+use crate::access::users::UserPolicy;
 use crate::context::Gateway;
 use crate::dispatcher::{BudgetReservation, Lease};
 use crate::observability::history;
@@ -71,6 +72,8 @@ pub(crate) struct Record {
     permit: Option<Permit>,
     /// The user of the key, and the most users that the key may have.
     user: Option<(UserId, usize)>,
+    /// True if the user has a budget.
+    has_user_budget: bool,
     /// Permit of the user's rate limits.
     user_permit: Option<Permit>,
     /// Tokens reserved of the budgets of key and user. Released after what was used is booked.
@@ -139,6 +142,7 @@ impl Record {
             bytes: 0,
             permit: None,
             user: None,
+            has_user_budget: false,
             user_permit: None,
             budget: None,
             is_followed: false,
@@ -173,10 +177,11 @@ impl Record {
         self.user.is_some()
     }
 
-    /// Sets the user of the key, and the most users that the key may have.
-    pub(crate) fn set_user(&mut self, user: UserId, users_max: usize) {
+    /// Sets the user of the key.
+    pub(crate) fn set_user(&mut self, user: UserId, policy: &UserPolicy) {
         self.context.set_user(user);
-        self.user = Some((user, users_max));
+        self.user = Some((user, policy.users_max));
+        self.has_user_budget = policy.budget.is_set();
     }
 
     /// Sets the permit that the user's rate limits granted.

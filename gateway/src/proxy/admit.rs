@@ -86,6 +86,8 @@ pub(crate) struct Admitted {
     pub is_streamed: bool,
     /// The key's budget of the month for external endpoints.
     pub spend_max: Option<f64>,
+    /// The same of its user.
+    pub user_spend_max: Option<f64>,
     /// For a part of a list: how many entries of the client's list come before it.
     pub entries_before: Option<u32>,
     /// Expected size, for cost estimates and token reservation.
@@ -106,8 +108,9 @@ impl Admitted {
 
     /// What the request may cost at an external endpoint.
     pub(crate) fn bill(&self) -> Bill {
-        let most = self.usage.at_most();
-        Bill { tenant: self.tenant.clone(), most, tenant_max: self.spend_max }
+        let user = self.user.zip(self.user_spend_max);
+        let (tenant, most) = (self.tenant.clone(), self.usage.at_most());
+        Bill { tenant, most, tenant_max: self.spend_max, user }
     }
 
     /// True if a more urgent request may take its slot: it is the gateway's own, of the least
@@ -158,6 +161,7 @@ impl Admitted {
             latest: None,
             is_streamed: false,
             spend_max: self.spend_max,
+            user_spend_max: self.user_spend_max,
             entries_before: u32::try_from(entries.start).ok(),
             size: Size::new(body.len(), Some(0), 1),
             prefix: Prefix::default(),
@@ -294,6 +298,7 @@ pub(crate) async fn admit(
         latest: again.as_ref().map(|again| again.latest.clone()),
         is_streamed,
         spend_max: caller.key.budget.spend,
+        user_spend_max: caller.key.users.budget.spend,
         entries_before: None,
         size,
         prefix,

@@ -20,6 +20,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::account::Record;
 use super::admit::Admitted;
+use super::budget::follow_payment;
 use super::deferral::{CHECKPOINT_INTERVAL, Checkpoint};
 use super::forward::Whole;
 use super::route::{self, Routed, Routing};
@@ -310,7 +311,8 @@ impl Drive {
         }
     }
 
-    fn on_granted(&mut self, purpose: Purpose, lease: Lease, now: Duration) {
+    fn on_granted(&mut self, purpose: Purpose, mut lease: Lease, now: Duration) {
+        follow_payment(&self.gateway, &mut lease);
         let slot = GrantedSlot {
             engine: lease.engine(),
             model: lease.model().clone(),
@@ -358,8 +360,7 @@ impl Drive {
                     }
                 }
                 AttemptAction::Acquire { purpose, constraints, deadline } => {
-                    let (dispatcher, admitted) = (&self.gateway.dispatcher, &self.admitted);
-                    match route::route(dispatcher, admitted, constraints, deadline) {
+                    match route::route(&self.gateway, &self.admitted, constraints, deadline) {
                         Ok(Routed::Waiting(routing)) => self.acquiring = Some((purpose, routing)),
                         Ok(Routed::Leased(lease)) => {
                             let now = self.gateway.dispatcher.now();
@@ -401,8 +402,7 @@ impl Drive {
             }
             AttemptAction::RetryRefused => self.gateway.metrics.record_retry_refused(),
             AttemptAction::ExternalError(attempt, payload) => {
-                // The provider's message is not passed on: it may contain addresses, keys, or the
-                // prompt.
+                // It is not passed on: it may contain addresses, keys, or the prompt.
                 let refusal = Refusal::read(&payload);
                 let endpoint = self.find(attempt).map(|exchange| exchange.lease.node());
                 tracing::warn!(endpoint, %refusal, "external endpoint failed");

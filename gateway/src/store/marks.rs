@@ -1,12 +1,12 @@
-//! How much requests have used of monthly budgets so far, in a file of each gateway. A killed one
-//! leaves it behind, exact to the last token that it has relayed: then what it was allotted and has
-//! not used is free again, although nobody else knows what it has done in its last seconds.
+//! How much requests have used of budgets so far, in a file of each gateway. A killed one leaves it
+//! behind, exact to the last token that it has relayed: then what it was allotted and has not used
+//! is free again, although nobody else knows what it has done in its last seconds.
 //!
-//! A line has a tenant, a month, and tokens; its length never changes, so that one short write at
-//! its place updates it. The system keeps what was written when the process dies. After a power
+//! A line has a budget, a period, and an amount; its length never changes, so that one short write
+//! at its place updates it. The system keeps what was written when the process dies. After a power
 //! failure lines may be old, and what was used since then is free again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{DirEntry, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -18,17 +18,19 @@ use inference_protocol::ids::is_plain_id;
 
 use super::sql::{Transaction, values};
 use super::{Store, StoreError, usage};
+use crate::types::budget::BudgetId;
+use crate::types::usage::Date;
 
 const PREFIX: &str = "budgets-";
 /// Names and usage of tenants are confidential.
 const MODE: u32 = 0o600;
-/// Characters of the columns: the tenant, the month, and the tokens.
-const COLUMNS: [usize; 3] = [64, 8, 20];
+/// Characters of the columns: kind and owner of the budget, the period, and the amount.
+const COLUMNS: [usize; 4] = [16, 96, 8, 20];
 /// Bytes of a line: the columns, a space between them, and the end.
-const LINE: usize = COLUMNS[0] + 1 + COLUMNS[1] + 1 + COLUMNS[2] + 1;
-/// Where the tokens begin in a line.
-const TOKENS_AT: usize = COLUMNS[0] + 1 + COLUMNS[1] + 1;
-/// Lines of a file. Tenants without one are not followed: what they were allotted stays taken if
+const LINE: usize = AMOUNT_AT + COLUMNS[3] + 1;
+/// Where the amount begins in a line.
+const AMOUNT_AT: usize = COLUMNS[0] + 1 + COLUMNS[1] + 1 + COLUMNS[2] + 1;
+/// Lines of a file. Budgets without one are not followed: what was allotted of them stays taken if
 /// this gateway is killed.
 const LINES_MAX: usize = 100_000;
 
@@ -42,25 +44,27 @@ pub(super) struct Marks {
 #[derive(Debug)]
 struct Opened {
     file: Arc<File>,
-    lines: HashMap<(String, u64), Arc<Mark>>,
+    lines: HashMap<(BudgetId, u64), Arc<Mark>>,
+    /// Where lines begin that are free again.
+    free: Vec<u64>,
 }
 
-/// What a tenant's requests at this gateway have used in a month.
+/// What requests at this gateway have used of a budget.
 #[derive(Debug)]
 pub(crate) struct Mark {
     file: Arc<File>,
-    at: u64,
-    tokens: Mutex<u64>,
+    start: u64,
+    amount: Mutex<u64>,
     has_failed: AtomicBool,
 }
 
 impl Mark {
-    /// Adds tokens, or takes them back.
+    /// Adds to what is used, or takes it back.
     pub(crate) fn add(&self, more: i64) {
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        *tokens = tokens.saturating_add_signed(more);
-        let text = format!("{:>width$}", *tokens, width = COLUMNS[2]);
-        if let Err(error) = self.file.write_all_at(text.as_bytes(), self.at)
+        let mut amount = self.amount.lock().unwrap_or_else(PoisonError::into_inner);
+        *amount = amount.saturating_add_signed(more);
+        let text = format!("{:>width$}", *amount, width = COLUMNS[3]);
+        if let Err(error) = self.file.write_all_at(text.as_bytes(), self.start + AMOUNT_AT as u64)
             && !self.has_failed.swap(true, Ordering::Relaxed)
         {
             tracing::error!(%error, "use of a budget not written: a kill would lose it");
@@ -74,10 +78,10 @@ impl Marks {
         Self { path, opened: Mutex::default() }
     }
 
-    /// The mark of a tenant in a month. `None` if it cannot be written.
-    fn of(&self, tenant: &str, month: u64) -> Option<Arc<Mark>> {
+    /// The mark of a budget in a period. `None` if it cannot be written.
+    fn of(&self, id: &BudgetId, period: u64) -> Option<Arc<Mark>> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (tenant.to_string(), month);
+        let key = (id.clone(), period);
         if let Some(mark) = opened.as_ref().and_then(|opened| opened.lines.get(&key)) {
             return Some(mark.clone());
         }
@@ -86,24 +90,37 @@ impl Marks {
     }
 
     /// Begins a line.
-    fn begin(&self, opened: &mut Option<Opened>, key: (String, u64)) -> io::Result<Arc<Mark>> {
+    fn begin(&self, opened: &mut Option<Opened>, key: (BudgetId, u64)) -> io::Result<Arc<Mark>> {
         let opened = match opened {
             Some(opened) => opened,
-            None => opened.insert(Opened { file: create(&self.path)?, lines: HashMap::new() }),
+            None => opened.insert(Opened::new(create(&self.path)?)),
         };
-        let (tenant, month) = &key;
-        if !is_plain_id(tenant) || opened.lines.len() >= LINES_MAX {
-            return Err(io::Error::other("too many tenants, or a name that no key has"));
-        }
-        let [wide, narrow, long] = COLUMNS;
-        let line = format!("{tenant:<wide$} {month:>narrow$} {:>long$}\n", 0);
-        let start = (opened.lines.len() * LINE) as u64;
+        let start = opened.free.last().copied().unwrap_or((opened.lines.len() * LINE) as u64);
+        let line = line(&key.0, key.1).filter(|_| opened.lines.len() < LINES_MAX);
+        let line = line.ok_or_else(|| io::Error::other("too many budgets, or a long name"))?;
         opened.file.write_all_at(line.as_bytes(), start)?;
-        let at = start + TOKENS_AT as u64;
-        let (file, tokens, has_failed) = (opened.file.clone(), Mutex::new(0), false.into());
-        let mark = Arc::new(Mark { file, at, tokens, has_failed });
+        opened.free.pop();
+        let (file, amount, has_failed) = (opened.file.clone(), Mutex::new(0), false.into());
+        let mark = Arc::new(Mark { file, start, amount, has_failed });
         opened.lines.insert(key, mark.clone());
         Ok(mark)
+    }
+
+    /// Keeps the lines of these budgets and periods and of what requests use now. Others are free
+    /// for other budgets: they have no allotment for which they would count.
+    pub(super) fn keep(&self, allotted: &HashSet<(&BudgetId, u64)>) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Opened { lines, free, .. }) = &mut *opened else { return };
+        let blank = " ".repeat(LINE - 1) + "\n";
+        lines.retain(|(id, period), mark| {
+            let is_used = allotted.contains(&(id, *period)) || Arc::strong_count(mark) > 1;
+            // What it says must not count for a later allotment of the same budget.
+            if is_used || mark.file.write_all_at(blank.as_bytes(), mark.start).is_err() {
+                return true;
+            }
+            free.push(mark.start);
+            false
+        });
     }
 
     /// Deletes the file: all that it says is stored.
@@ -112,6 +129,21 @@ impl Marks {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+impl Opened {
+    fn new(file: Arc<File>) -> Self {
+        Self { file, lines: HashMap::new(), free: Vec::new() }
+    }
+}
+
+/// A line of a budget of which nothing is used. `None` if it does not fit.
+fn line(id: &BudgetId, period: u64) -> Option<String> {
+    let [kinds, owners, periods, amounts] = COLUMNS;
+    let (kind, owner) = (id.kind(), id.owner());
+    let is_plain = owner.bytes().all(|b| b.is_ascii_graphic());
+    let line = format!("{kind:<kinds$} {owner:<owners$} {period:>periods$} {:>amounts$}\n", 0);
+    Some(line).filter(|line| is_plain && line.len() == LINE)
 }
 
 /// Creates the file. Its lock lasts as long as the process, or as some response of it.
@@ -124,22 +156,22 @@ fn create(path: &Path) -> io::Result<Arc<File>> {
     Ok(Arc::new(file))
 }
 
-/// What a gateway had used of a tenant's budget in a month.
+/// What a gateway had used of a budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Left {
-    tenant: String,
-    month: u64,
-    tokens: u64,
+    id: BudgetId,
+    period: u64,
+    amount: u64,
 }
 
-/// Reads a file. A line that was not written as a whole is the last one, and of a tenant that has
-/// used nothing.
+/// Reads a file. A line that was not written as a whole is the last one, and of a budget of which
+/// nothing is used.
 fn read(text: &[u8]) -> Vec<Left> {
     let line = |line: &[u8]| {
         let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
-        let (tenant, month, tokens) = (words.next()?, words.next()?, words.next()?);
-        let (month, tokens) = (month.parse().ok()?, tokens.parse().ok()?);
-        Some(Left { tenant: tenant.into(), month, tokens })
+        let (kind, owner, period) = (words.next()?, words.next()?, words.next()?);
+        let (id, amount) = (BudgetId::of(kind, owner)?, words.next()?.parse().ok()?);
+        Some(Left { id, period: period.parse().ok()?, amount })
     };
     text.chunks_exact(LINE).filter_map(line).collect()
 }
@@ -170,9 +202,9 @@ fn left_behind(folder: &Path, me: &str) -> Vec<LeftFile> {
 }
 
 impl Store {
-    /// The mark of a tenant in a month. `None` if it cannot be written.
-    pub(crate) fn mark(&self, tenant: &str, month: u64) -> Option<Arc<Mark>> {
-        self.0.marks.of(tenant, month)
+    /// The mark of a budget today. `None` if it cannot be written.
+    pub(crate) fn mark(&self, id: &BudgetId, today: Date) -> Option<Arc<Mark>> {
+        self.0.marks.of(id, id.period(today))
     }
 
     /// Stores what gateways had used when they were killed, as far as they have left it in the
@@ -205,17 +237,21 @@ fn settle(transaction: &mut Transaction<'_>, id: &str, left: &[Left]) -> Result<
     if transaction.count(sql, values![id])? > 0 {
         return Ok(false);
     }
-    for Left { tenant, month, tokens } in left {
+    for Left { id: budget, period, amount } in left {
+        let (kind, owner) = (budget.kind(), budget.owner());
+        let key = values![id, kind, *period, &owner];
         let sql = "SELECT counted FROM allotments \
-                   WHERE gateway = ?1 AND period = ?2 AND tenant = ?3";
-        let Some(mut row) = transaction.first(sql, values![id, *month, tenant])? else { continue };
-        let lost = tokens.saturating_sub(row.take("counted")?);
+                   WHERE gateway = ?1 AND kind = ?2 AND period = ?3 AND owner = ?4";
+        let Some(mut row) = transaction.first(sql, key)? else { continue };
+        let lost = amount.saturating_sub(row.take("counted")?);
         if lost > 0 {
-            usage::add_month(transaction, (*month, tenant), lost, 0)?;
-            tracing::info!(tenant, tokens = lost, "use of a killed gateway counted in its budget");
+            usage::add_used(transaction, (budget, *period), lost)?;
+            tracing::info!(kind, owner, amount = lost, "use of a killed gateway counted");
         }
+        let sql = "DELETE FROM allotments \
+                   WHERE gateway = ?1 AND kind = ?2 AND period = ?3 AND owner = ?4";
+        transaction.execute(sql, key)?;
     }
-    transaction.execute("DELETE FROM allotments WHERE gateway = ?1", values![id])?;
     Ok(true)
 }
 
@@ -223,14 +259,25 @@ fn settle(transaction: &mut Transaction<'_>, id: &str, left: &[Left]) -> Result<
 mod tests {
     use super::super::Keyring;
     use super::super::testing::{store, with_store};
-    use super::super::{Ask, UsageKey, UsageSum};
+    use super::super::{Booked, UsageKey, UsageSum};
     use super::*;
-    use crate::types::usage::{Date, Used};
+    use crate::types::budget::Ask;
+    use crate::types::secret::KeyDigest;
+    use crate::types::usage::Used;
+    use crate::types::user::UserId;
 
-    const TODAY: Date = Date { day: 9, month: 3 };
+    fn today() -> Date {
+        Date::at(3600)
+    }
 
-    fn ask(tokens: u64) -> Ask {
-        Ask { tenant: "ada".into(), budget: 1000, tokens, month: TODAY.month }
+    fn tokens(tenant: &str) -> BudgetId {
+        BudgetId::Tokens(tenant.into())
+    }
+
+    /// Asks for tokens. Returns the allotment.
+    async fn ask(store: &Store, amount: u64) -> u64 {
+        let asks = vec![Ask { id: tokens("ada"), budget: 1000, amount, least: 1 }];
+        store.allot(asks, today()).await.unwrap()[0].amount
     }
 
     fn marks(folder: &Path, id: &str) -> Marks {
@@ -241,15 +288,18 @@ mod tests {
     fn a_file_says_what_was_added_and_taken_back() {
         let folder = tempfile::tempdir().unwrap();
         let own = marks(folder.path(), "me");
-        let ada = own.of("ada", 3).unwrap();
-        own.of(&"b".repeat(64), 12).unwrap().add(7);
+        let ada = own.of(&tokens("ada"), 3).unwrap();
+        let user = UserId::new(&KeyDigest::of("key"), b"x");
+        let long = BudgetId::UserTokens("b".repeat(64), user);
+        own.of(&long, 12).unwrap().add(7);
         ada.add(500);
         ada.add(-20);
-        own.of("ada", 3).unwrap().add(3);
-        assert!(own.of("a b", 3).is_none());
+        own.of(&tokens("ada"), 3).unwrap().add(3);
+        assert!(own.of(&tokens("a b"), 3).is_none());
+        assert!(own.of(&tokens(&"c".repeat(97)), 3).is_none());
         let text = std::fs::read(folder.path().join("budgets-me")).unwrap();
-        let ada = Left { tenant: "ada".into(), month: 3, tokens: 483 };
-        let long = Left { tenant: "b".repeat(64), month: 12, tokens: 7 };
+        let ada = Left { id: tokens("ada"), period: 3, amount: 483 };
+        let long = Left { id: long, period: 12, amount: 7 };
         assert_eq!(read(&text), [ada.clone(), long]);
         assert_eq!(read(&text[..text.len() - 1]), [ada], "the last line was not written whole");
         assert!(left_behind(folder.path(), "other").is_empty(), "it lives");
@@ -257,12 +307,32 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
+    #[test]
+    fn a_line_without_an_allotment_is_free_for_another_budget_unless_a_request_uses_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = marks(folder.path(), "me");
+        let text = || read(&std::fs::read(folder.path().join("budgets-me")).unwrap());
+        let left = |tenant, amount| Left { id: tokens(tenant), period: 3, amount };
+        own.of(&tokens("ada"), 3).unwrap().add(5);
+        own.of(&tokens("bob"), 3).unwrap().add(6);
+        let eve = own.of(&tokens("eve"), 3).unwrap();
+        own.keep(&[(&tokens("bob"), 3)].into());
+        assert_eq!(text(), [left("bob", 6), left("eve", 0)]);
+        own.of(&tokens("dan"), 3).unwrap().add(7);
+        assert_eq!(text(), [left("dan", 7), left("bob", 6), left("eve", 0)]);
+        own.of(&tokens("ada"), 3).unwrap();
+        assert_eq!(text()[3], left("ada", 0), "what it said before does not count");
+        drop(eve);
+        own.keep(&HashSet::new());
+        assert_eq!(text(), []);
+    }
+
     #[tokio::test]
     async fn what_a_killed_gateway_has_used_is_counted_once_and_the_rest_is_free() {
         let folder = tempfile::tempdir().unwrap();
         let killed = store(folder.path(), Keyring::default());
-        assert_eq!(killed.allot(ask(600)).await, Ok(650));
-        let mark = killed.mark("ada", TODAY.month).unwrap();
+        assert_eq!(ask(&killed, 600).await, 650);
+        let mark = killed.mark(&tokens("ada"), today()).unwrap();
         mark.add(300);
         let key = UsageKey {
             hour: 1,
@@ -272,7 +342,14 @@ mod tests {
             endpoint: "".into(),
         };
         let sum = UsageSum { prompt: 100, completion: 50, ..UsageSum::default() };
-        killed.add_usage(vec![(key, sum, TODAY)], Vec::new(), TODAY).await.unwrap();
+        killed
+            .add_usage(
+                Booked { rows: [(key, sum)].into(), ..Booked::default() },
+                Vec::new(),
+                today(),
+            )
+            .await
+            .unwrap();
         // As if it was killed: it stores nothing more, and its file stays.
         let left = std::fs::read(folder.path().join("budgets-me")).unwrap();
         killed.close(false).await;
@@ -284,14 +361,14 @@ mod tests {
             Ok(transaction.execute("UPDATE allotments SET gateway = 'dead'", &[])?)
         };
         next.0.database.run(rename).await.unwrap();
-        assert_eq!(next.allot(ask(1000)).await, Ok(350), "until it is settled");
+        assert_eq!(ask(&next, 1000).await, 350, "until it is settled");
         for _ in 0..2 {
             next.settle_killed().await.unwrap();
-            let totals = next.add_usage(Vec::new(), Vec::new(), TODAY).await.unwrap();
+            let totals = next.add_usage(Booked::default(), Vec::new(), today()).await.unwrap();
             assert_eq!(totals.tenants, [("ada".into(), Used { tokens: 300, spend: 0.0 })]);
             std::fs::write(folder.path().join("budgets-dead"), &left).unwrap();
         }
-        assert_eq!(next.allot(ask(1000)).await, Ok(700));
+        assert_eq!(ask(&next, 1000).await, 700);
         next.close(true).await;
     }
 
@@ -312,12 +389,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("budgets-a b"), "").unwrap();
         std::fs::write(folder.path().join("other"), "").unwrap();
-        let line = |tokens: &str| format!("{:<64} {:>8} {tokens:>20}\n", "ada", 3);
-        let damaged = line("-1") + &line("7") + &"\0".repeat(LINE) + &line("1 2") + "ada 3";
+        let line = |amount: &str| format!("{:<16} {:<96} {:>8} {amount:>20}\n", "tokens", "ada", 3);
+        let damaged = line("-1") + &line("7") + &"\0".repeat(LINE) + &line("1 2") + "tokens ada 3";
         std::fs::write(folder.path().join("budgets-dead"), damaged).unwrap();
         let found = left_behind(folder.path(), "me");
         assert_eq!(found.len(), 1);
-        let left = Left { tenant: "ada".into(), month: 3, tokens: 7 };
+        let left = Left { id: tokens("ada"), period: 3, amount: 7 };
         assert_eq!((found[0].id.as_str(), &found[0].left[0]), ("dead", &left));
     }
 }

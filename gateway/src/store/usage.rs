@@ -2,9 +2,13 @@
 
 use super::allotments;
 use super::sql::{Fault, Row, Transaction, values};
-use super::usage_book::{UsageKey, UsageSum};
+use super::usage_book::{Booked, UsageKey, UsageSum, UserKey};
 use super::{Store, StoreError};
+use crate::types::budget::{BudgetId, user_name};
 use crate::types::usage::{Date, Used};
+
+/// Users that a new one may push out at once, after the most users of a tenant were set lower.
+const USERS_FORGOTTEN_MAX: usize = 1000;
 
 /// What was used of all tenants and endpoints.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -13,9 +17,9 @@ pub(crate) struct UsageTotals {
     pub tenants: Vec<(String, Used)>,
     /// Spend by endpoint, on the day.
     pub endpoints: Vec<(String, f64)>,
-    /// Tokens of the month's budgets that this gateway was allotted and has not stored as used, by
-    /// tenant.
-    pub allotted: Vec<(String, u64)>,
+    /// What this gateway was allotted of budgets of the day and of the month and has not stored as
+    /// used.
+    pub allotted: Vec<(BudgetId, u64)>,
 }
 
 /// A row of the usage that is exported.
@@ -36,30 +40,38 @@ pub(crate) struct UsageRecord {
 }
 
 impl Store {
-    /// Adds usage, each row with its date, gives back what this gateway does not need of its
-    /// allotments, and returns what all gateways have stored for `today`.
+    /// Adds usage, gives back what this gateway does not need of its allotments today, and returns
+    /// what all gateways have stored for `today`.
     pub(crate) async fn add_usage(
         &self,
-        rows: Vec<(UsageKey, UsageSum, Date)>,
-        given_back: Vec<(String, u64)>,
+        booked: Booked,
+        given_back: Vec<(BudgetId, u64)>,
         today: Date,
     ) -> Result<UsageTotals, StoreError> {
         let me = self.0.me.clone();
         let add = move |transaction: &mut Transaction<'_>| {
-            for (key, sum, date) in &rows {
+            for (key, sum) in &booked.rows {
                 insert(transaction, key, *sum)?;
-                add_sums(transaction, key, *sum, *date)?;
-                let of = (&*me, date.month, &*key.tenant);
-                allotments::take(transaction, of, sum.tokens(), true)?;
+                add_sums(transaction, key, *sum)?;
             }
-            for (tenant, tokens) in &given_back {
-                let of = (&*me, today.month, &**tenant);
-                allotments::take(transaction, of, *tokens, false)?;
+            for (key, sum) in &booked.users {
+                add_user(transaction, key, *sum)?;
             }
-            let allotted = allotments::of(transaction, &me, today.month)?;
-            Ok(UsageTotals { allotted, ..totals(transaction, today)? })
+            for (date, id, amount) in booked.of_budgets() {
+                allotments::take(transaction, (&me, &id, date), amount, true)?;
+            }
+            for (id, amount) in &given_back {
+                allotments::take(transaction, (&me, id, today), *amount, false)?;
+                allotments::forget(transaction, (&me, id, today))?;
+            }
+            let allotted = allotments::of(transaction, &me)?;
+            Ok((totals(transaction, today)?, allotted))
         };
-        self.0.database.run(add).await
+        let (totals, allotted) = self.0.database.run(add).await?;
+        self.0.marks.keep(&allotted.iter().map(|(id, period, _)| (id, *period)).collect());
+        let current = allotted.into_iter().filter(|(id, period, _)| id.period(today) == *period);
+        let allotted = current.map(|(id, _, amount)| (id, amount)).collect();
+        Ok(UsageTotals { allotted, ..totals })
     }
 
     /// Adds what tenants had used in the month before there was a store, unless more than that is
@@ -105,10 +117,11 @@ impl Store {
         let expire = move |transaction: &mut Transaction<'_>| {
             transaction.execute("DELETE FROM usage WHERE hour < ?1", values![hour])?;
             let sql = "DELETE FROM usage_sums WHERE (kind = 'day' AND period < ?1) \
-                       OR (kind = 'month' AND period < ?2)";
+                       OR (kind <> 'day' AND period < ?2)";
             transaction.execute(sql, values![date.day, date.month])?;
-            let sql = "DELETE FROM allotments WHERE period < ?1";
-            transaction.execute(sql, values![date.month])?;
+            let sql = "DELETE FROM allotments WHERE (kind = 'endpoint_spend' AND period < ?1) \
+                       OR (kind <> 'endpoint_spend' AND period < ?2)";
+            transaction.execute(sql, values![date.day, date.month])?;
             Ok(())
         };
         self.0.database.run(expire).await
@@ -142,23 +155,52 @@ fn add_sums(
     transaction: &mut Transaction<'_>,
     key: &UsageKey,
     sum: UsageSum,
-    date: Date,
 ) -> Result<(), StoreError> {
-    add_month(transaction, (date.month, &key.tenant), sum.tokens(), sum.cost)?;
+    let (date, tokens) = (key.date(), sum.tokens());
+    add_sum(transaction, ("month", date.month, &key.tenant), tokens, sum.cost)?;
     match &*key.endpoint {
         "" => Ok(()),
-        endpoint => add_sum(transaction, ("day", date.day, endpoint), sum.tokens(), sum.cost),
+        endpoint => add_sum(transaction, ("day", date.day, endpoint), tokens, sum.cost),
     }
 }
 
-/// Adds to what a tenant has used in a month; `cost` is in billionths.
-pub(super) fn add_month(
+/// Adds what a user has used. Beyond the most users of a tenant, the one that has used the least
+/// makes room for a new one.
+fn add_user(
     transaction: &mut Transaction<'_>,
-    (month, tenant): (u64, &str),
-    tokens: u64,
-    cost: u64,
+    key: &UserKey,
+    sum: UsageSum,
 ) -> Result<(), StoreError> {
-    add_sum(transaction, ("month", month, tenant), tokens, cost)
+    let UserKey { month, tenant, user, users_max } = key;
+    let name = user_name(tenant, *user);
+    let sql = "SELECT count(*) AS count FROM usage_sums \
+               WHERE kind = 'user' AND period = ?1 AND name = ?2";
+    if transaction.count(sql, values![*month, &name])? == 0 {
+        // Names of tenants may have an underscore, which would stand for any character.
+        let all = format!("{}/%", tenant.replace('_', "!_"));
+        let sql = "DELETE FROM usage_sums WHERE kind = 'user' AND period = ?1 AND name IN \
+                   (SELECT name FROM usage_sums WHERE kind = 'user' AND period = ?1 \
+                   AND name LIKE ?2 ESCAPE '!' ORDER BY tokens DESC, name LIMIT ?3 OFFSET ?4)";
+        let kept = users_max.saturating_sub(1);
+        transaction.execute(sql, values![*month, &all, USERS_FORGOTTEN_MAX, kept])?;
+    }
+    add_sum(transaction, ("user", *month, &name), sum.tokens(), sum.cost)
+}
+
+/// Adds what was used of a budget.
+pub(super) fn add_used(
+    transaction: &mut Transaction<'_>,
+    (id, period): (&BudgetId, u64),
+    amount: u64,
+) -> Result<(), StoreError> {
+    let (kind, tokens, cost) = match id {
+        BudgetId::Tokens(_) => ("month", amount, 0),
+        BudgetId::Spend(_) => ("month", 0, amount),
+        BudgetId::EndpointSpend(_) => ("day", 0, amount),
+        BudgetId::UserTokens(..) => ("user", amount, 0),
+        BudgetId::UserSpend(..) => ("user", 0, amount),
+    };
+    add_sum(transaction, (kind, period, &id.owner()), tokens, cost)
 }
 
 fn add_sum(
@@ -187,7 +229,8 @@ fn totals(transaction: &mut Transaction<'_>, today: Date) -> Result<UsageTotals,
     };
     let tenants = of("month", today.month)?;
     let endpoints = of("day", today.day)?.into_iter().map(|(name, used)| (name, used.spend));
-    Ok(UsageTotals { tenants, endpoints: endpoints.collect(), allotted: Vec::new() })
+    let (endpoints, allotted) = (endpoints.collect(), Vec::new());
+    Ok(UsageTotals { tenants, endpoints, allotted })
 }
 
 fn read(mut row: Row) -> Result<UsageRecord, Fault> {
@@ -206,14 +249,30 @@ fn read(mut row: Row) -> Result<UsageRecord, Fault> {
 mod tests {
     use super::*;
     use crate::store::testing::with_store;
+    use crate::types::budget::Ask;
+    use crate::types::secret::KeyDigest;
+    use crate::types::user::UserId;
 
-    const TODAY: Date = Date { day: 9, month: 3 };
+    /// The first hour of 10 February 1970.
+    const HOUR: u64 = 40 * 24;
 
-    fn row(hour: u64, tenant: &str, endpoint: &str, date: Date) -> (UsageKey, UsageSum, Date) {
+    fn today() -> Date {
+        Date::at(HOUR * 3600)
+    }
+
+    fn row(hour: u64, tenant: &str, endpoint: &str) -> (UsageKey, UsageSum) {
         let (tenant, endpoint) = (tenant.into(), endpoint.into());
         let key = UsageKey { hour, tenant, class: "batch", model: "m".into(), endpoint };
         let paid = if key.endpoint.is_empty() { 0 } else { 500_000_000 };
-        (key, UsageSum { prompt: 10, cached: 4, completion: 5, cost: paid }, date)
+        (key, UsageSum { prompt: 10, cached: 4, completion: 5, cost: paid })
+    }
+
+    fn booked(rows: impl IntoIterator<Item = (UsageKey, UsageSum)>) -> Booked {
+        Booked { rows: rows.into_iter().collect(), ..Booked::default() }
+    }
+
+    async fn add(store: &Store, booked: Booked) -> UsageTotals {
+        store.add_usage(booked, Vec::new(), today()).await.unwrap()
     }
 
     fn used(tokens: u64, spend: f64) -> Used {
@@ -223,26 +282,21 @@ mod tests {
     #[tokio::test]
     async fn usage_adds_up_by_hour_and_for_the_month_and_the_day() {
         with_store(async |store| {
-            let yesterday = Date { day: 8, ..TODAY };
-            let last_month = Date { day: 1, month: 2 };
-            let rows = vec![
-                row(7, "ada", "", TODAY),
-                row(7, "ada", "gpu", TODAY),
-                row(6, "ada", "gpu", yesterday),
-                row(1, "bob", "gpu", last_month),
+            let rows = [
+                row(HOUR, "ada", ""),
+                row(HOUR, "ada", "gpu"),
+                row(HOUR - 1, "ada", "gpu"),
+                row(24, "bob", "gpu"),
             ];
-            store.add_usage(rows, Vec::new(), TODAY).await.unwrap();
-            let totals = store
-                .add_usage(vec![row(7, "ada", "gpu", TODAY)], Vec::new(), TODAY)
-                .await
-                .unwrap();
+            add(store, booked(rows)).await;
+            let totals = add(store, booked([row(HOUR, "ada", "gpu")])).await;
             assert_eq!(totals.tenants, [("ada".into(), used(60, 1.5))]);
-            assert_eq!(totals.endpoints, [("gpu".into(), 1.0)]);
-            let listed = store.usage(6..8, 10).await.unwrap();
+            assert_eq!(totals.endpoints, [("gpu".into(), 1.0)], "one is of yesterday");
+            let listed = store.usage(HOUR - 1..HOUR + 1, 10).await.unwrap();
             let sums: Vec<_> =
                 listed.iter().map(|row| (row.hour, &*row.endpoint, row.sum.tokens())).collect();
-            assert_eq!(sums, [(6, "gpu", 15), (7, "", 15), (7, "gpu", 30)]);
-            assert_eq!(store.usage(0..8, 1).await.unwrap()[0].tenant, "bob");
+            assert_eq!(sums, [(HOUR - 1, "gpu", 15), (HOUR, "", 15), (HOUR, "gpu", 30)]);
+            assert_eq!(store.usage(0..HOUR, 1).await.unwrap()[0].tenant, "bob");
         })
         .await;
     }
@@ -250,16 +304,18 @@ mod tests {
     #[tokio::test]
     async fn usage_of_before_the_store_counts_once() {
         with_store(async |store| {
-            let totals =
-                async || store.add_usage(Vec::new(), Vec::new(), TODAY).await.unwrap().tenants;
-            let import =
-                async |tokens| store.import_usage(vec![("ada".into(), used(tokens, 0.5))], 3).await;
-            import(100).await.unwrap();
-            import(100).await.unwrap();
-            assert_eq!(totals().await, [("ada".into(), used(100, 0.5))]);
-            store.add_usage(vec![row(7, "ada", "", TODAY)], Vec::new(), TODAY).await.unwrap();
-            import(100).await.unwrap();
-            assert_eq!(totals().await, [("ada".into(), used(115, 0.5))]);
+            let import = async |tokens| {
+                let tenants = vec![("ada".into(), used(tokens, 0.5))];
+                store.import_usage(tenants, today().month).await.unwrap();
+            };
+            import(100).await;
+            import(100).await;
+            let totals = add(store, Booked::default()).await;
+            assert_eq!(totals.tenants, [("ada".into(), used(100, 0.5))]);
+            add(store, booked([row(HOUR, "ada", "")])).await;
+            import(100).await;
+            let totals = add(store, Booked::default()).await;
+            assert_eq!(totals.tenants, [("ada".into(), used(115, 0.5))]);
         })
         .await;
     }
@@ -267,14 +323,54 @@ mod tests {
     #[tokio::test]
     async fn old_usage_is_deleted() {
         with_store(async |store| {
-            let rows =
-                vec![row(7, "ada", "gpu", TODAY), row(1, "ada", "", Date { day: 1, month: 2 })];
-            store.add_usage(rows, Vec::new(), TODAY).await.unwrap();
-            store.expire_usage(7, TODAY).await.unwrap();
-            assert_eq!(store.usage(0..100, 10).await.unwrap().len(), 1);
-            let earlier =
-                store.add_usage(Vec::new(), Vec::new(), Date { day: 1, month: 2 }).await.unwrap();
+            let mut all = booked([row(HOUR, "ada", "gpu"), row(24, "ada", "")]);
+            all.users.extend([user(24, "x", 9, 5), user(HOUR, "x", 9, 5)]);
+            add(store, all).await;
+            store.expire_usage(HOUR, today()).await.unwrap();
+            assert_eq!(store.usage(0..HOUR + 9, 10).await.unwrap().len(), 1);
+            let january = Date::at(24 * 3600);
+            let earlier = store.add_usage(Booked::default(), Vec::new(), january).await.unwrap();
             assert!(earlier.tenants.is_empty());
+            assert_eq!(used_by(store, "x", january).await, 0);
+            assert_eq!(used_by(store, "x", today()).await, 5);
+        })
+        .await;
+    }
+
+    fn user_id(id: &str) -> UserId {
+        UserId::new(&KeyDigest::of("key"), id.as_bytes())
+    }
+
+    fn user(hour: u64, id: &str, users_max: usize, tokens: u64) -> (UserKey, UsageSum) {
+        let (tenant, month) = ("a_a".into(), Date::at(hour * 3600).month);
+        let key = UserKey { month, tenant, user: user_id(id), users_max };
+        (key, UsageSum { prompt: tokens, ..UsageSum::default() })
+    }
+
+    async fn used_by(store: &Store, id: &str, date: Date) -> u64 {
+        let id = BudgetId::UserTokens("a_a".into(), user_id(id));
+        let asks = vec![Ask { id, budget: 0, amount: 0, least: 0 }];
+        store.allot(asks, date).await.unwrap()[0].used
+    }
+
+    #[tokio::test]
+    async fn users_of_a_tenant_are_bounded_and_the_heavy_ones_are_kept() {
+        with_store(async |store| {
+            let (key, sum) = user(HOUR, "b", 9, 1);
+            let other = (UserKey { tenant: "aba".into(), ..key }, sum);
+            let users = [other, user(HOUR, "heavy", 3, 900)].into();
+            add(store, Booked { users, ..Booked::default() }).await;
+            for number in 0..20 {
+                let users = [user(HOUR, &number.to_string(), 3, 10 + number)].into();
+                add(store, Booked { users, ..Booked::default() }).await;
+            }
+            let count = |transaction: &mut Transaction<'_>| {
+                let sql = "SELECT count(*) AS count FROM usage_sums WHERE kind = 'user'";
+                Ok(transaction.count(sql, &[])?)
+            };
+            assert_eq!(store.0.database.run(count).await, Ok(3 + 1), "and the other tenant's");
+            assert_eq!(used_by(store, "heavy", today()).await, 900);
+            assert_eq!(used_by(store, "19", today()).await, 29, "the last one");
         })
         .await;
     }

@@ -1,16 +1,20 @@
-//! PURE. What was used and not yet stored, by hour, tenant, class, model and endpoint.
+//! PURE. What was used and not yet stored: by hour, tenant, class, model and endpoint, and by user.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use inference_protocol::resume::Usage;
 
+use crate::types::budget::{BudgetId, billionths, money};
+use crate::types::usage::Date;
+use crate::types::user::UserId;
+
 /// Rows that wait for the store. Further models and endpoints of a tenant are booked together.
 const ROWS_MAX: usize = 100_000;
+/// Users that wait for the store. What further ones use until then counts at this gateway only.
+const USERS_MAX: usize = 100_000;
 /// The model and the endpoint of a row for those that have none of their own.
 const OTHERS: &str = "(others)";
-/// Billionths of the currency's unit, in which amounts are stored, so that they add up exactly.
-const BILLION: f64 = 1e9;
 
 /// What a row is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -25,6 +29,19 @@ pub(crate) struct UsageKey {
     pub model: Arc<str>,
     /// The external endpoint; empty for our nodes.
     pub endpoint: Arc<str>,
+}
+
+/// A user with a budget.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct UserKey {
+    /// The month, as [`Date`] counts.
+    pub month: u64,
+    /// The tenant.
+    pub tenant: Arc<str>,
+    /// Its user.
+    pub user: UserId,
+    /// Most users of the tenant that are kept.
+    pub users_max: usize,
 }
 
 /// What was used.
@@ -44,7 +61,7 @@ impl UsageSum {
     /// These tokens, for which an endpoint was paid `amount`.
     pub(crate) fn new(usage: Usage, amount: f64) -> Self {
         let Usage { prompt, completion, cached } = usage;
-        Self { prompt, cached, completion, cost: (amount * BILLION).round() as u64 }
+        Self { prompt, cached, completion, cost: billionths(amount) }
     }
 
     /// Prompt and completion tokens.
@@ -54,7 +71,7 @@ impl UsageSum {
 
     /// What was paid, in the currency's unit.
     pub(crate) fn amount(&self) -> f64 {
-        self.cost as f64 / BILLION
+        money(self.cost)
     }
 
     /// Adds what else was used.
@@ -67,49 +84,108 @@ impl UsageSum {
     }
 }
 
-/// Rows that wait for the store.
+/// What waits for the store.
 #[derive(Debug, Default)]
-pub struct UsageBook(Mutex<HashMap<UsageKey, UsageSum>>);
+pub struct UsageBook(Mutex<Booked>);
+
+/// What was used, by row and by user.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Booked {
+    /// For bills, and for budgets of tenants and endpoints.
+    pub rows: HashMap<UsageKey, UsageSum>,
+    /// For budgets of users.
+    pub users: HashMap<UserKey, UsageSum>,
+}
 
 impl UsageBook {
     /// True if nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        let booked = self.lock();
+        booked.rows.is_empty() && booked.users.is_empty()
     }
 
     /// Books what was used.
     pub(crate) fn book(&self, mut key: UsageKey, sum: UsageSum) {
-        let mut rows = self.lock();
+        let rows = &mut self.lock().rows;
         if rows.len() >= ROWS_MAX && !rows.contains_key(&key) {
             (key.model, key.endpoint) = (OTHERS.into(), OTHERS.into());
         }
         rows.entry(key).or_default().add(sum);
     }
 
-    /// Takes all rows.
-    pub(crate) fn take(&self) -> Vec<(UsageKey, UsageSum)> {
-        std::mem::take(&mut *self.lock()).into_iter().collect()
+    /// Books what a user with a budget has used.
+    pub(crate) fn book_user(&self, key: UserKey, sum: UsageSum) {
+        let users = &mut self.lock().users;
+        if users.len() < USERS_MAX || users.contains_key(&key) {
+            users.entry(key).or_default().add(sum);
+        }
     }
 
-    /// Tokens of a tenant.
-    pub(crate) fn tokens_of(&self, tenant: &str) -> u64 {
-        let rows = self.lock();
-        let of = rows.iter().filter(|(key, _)| &*key.tenant == tenant);
-        of.map(|(_, sum)| sum.tokens()).fold(0, u64::saturating_add)
+    /// Takes everything.
+    pub(crate) fn take(&self) -> Booked {
+        std::mem::take(&mut *self.lock())
     }
 
-    /// All rows.
-    pub(crate) fn rows(&self) -> Vec<(UsageKey, UsageSum)> {
-        self.lock().iter().map(|(key, sum)| (key.clone(), *sum)).collect()
+    /// What waits of each budget of a day and its month.
+    pub(crate) fn by_budget(&self, today: Date) -> HashMap<BudgetId, u64> {
+        self.lock().by_budget(today)
     }
 
-    /// Books rows again that could not be stored.
-    pub(crate) fn put_back(&self, rows: Vec<(UsageKey, UsageSum)>) {
+    /// Books again what could not be stored.
+    pub(crate) fn put_back(
+        &self,
+        rows: Vec<(UsageKey, UsageSum)>,
+        users: Vec<(UserKey, UsageSum)>,
+    ) {
         rows.into_iter().for_each(|(key, sum)| self.book(key, sum));
+        users.into_iter().for_each(|(key, sum)| self.book_user(key, sum));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<UsageKey, UsageSum>> {
+    fn lock(&self) -> MutexGuard<'_, Booked> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Booked {
+    /// How much was used of which budget, and when.
+    pub(crate) fn of_budgets(&self) -> Vec<(Date, BudgetId, u64)> {
+        let of_row = |(key, sum): (&UsageKey, &UsageSum)| {
+            let (tenant, endpoint) = (key.tenant.to_string(), key.endpoint.to_string());
+            let of_endpoint =
+                (!endpoint.is_empty()).then_some((BudgetId::EndpointSpend(endpoint), sum.cost));
+            let of_tenant = [
+                (BudgetId::Tokens(tenant.clone()), sum.tokens()),
+                (BudgetId::Spend(tenant), sum.cost),
+            ];
+            let date = key.date();
+            of_tenant.into_iter().chain(of_endpoint).map(move |(id, amount)| (date, id, amount))
+        };
+        let of_user = |(key, sum): (&UserKey, &UsageSum)| {
+            let (tenant, date) = (key.tenant.to_string(), Date { day: 0, month: key.month });
+            [
+                (date, BudgetId::UserTokens(tenant.clone(), key.user), sum.tokens()),
+                (date, BudgetId::UserSpend(tenant, key.user), sum.cost),
+            ]
+        };
+        self.rows.iter().flat_map(of_row).chain(self.users.iter().flat_map(of_user)).collect()
+    }
+
+    fn by_budget(&self, today: Date) -> HashMap<BudgetId, u64> {
+        let mut sums: HashMap<BudgetId, u64> = HashMap::new();
+        for (date, id, amount) in self.of_budgets() {
+            if amount > 0 && id.period(date) == id.period(today) {
+                let sum = sums.entry(id).or_default();
+                *sum = sum.saturating_add(amount);
+            }
+        }
+        sums
+    }
+}
+
+impl UsageKey {
+    /// The day and the month.
+    pub(crate) fn date(&self) -> Date {
+        Date::at(self.hour * 3600)
     }
 }
 
@@ -137,16 +213,16 @@ mod tests {
         book.book(key("ada", 1), used(1));
         book.book(key("ada", 1), used(2));
         book.book(key("bob", 1), used(3));
-        let mut taken = book.take();
+        let mut taken: Vec<_> = book.take().rows.into_iter().collect();
         taken.sort_by_key(|(key, _)| key.tenant.clone());
         let both = UsageSum { prompt: 18, cached: 8, completion: 3, cost: 500_000_000 };
         assert_eq!(taken[0], (key("ada", 1), both));
         assert_eq!((both.tokens(), both.amount()), (21, 0.5));
-        assert!(book.rows().is_empty());
+        assert!(book.is_empty());
         book.book(key("bob", 1), used(1));
-        book.put_back(taken);
-        let of_bob = book.rows().into_iter().find(|(key, _)| &*key.tenant == "bob").unwrap();
-        assert_eq!(of_bob.1.completion, 4, "nothing is lost or counted twice");
+        book.put_back(taken, Vec::new());
+        let rows = book.take().rows;
+        assert_eq!(rows[&key("bob", 1)].completion, 4, "nothing is lost or counted twice");
     }
 
     #[test]
@@ -155,9 +231,30 @@ mod tests {
         for model in 0..ROWS_MAX + 100 {
             book.book(key("ada", model), used(1));
         }
-        let rows = book.take();
+        let rows = book.take().rows;
         assert_eq!(rows.len(), ROWS_MAX + 1);
-        let tokens: u64 = rows.iter().map(|(_, sum)| sum.completion).sum();
+        let tokens: u64 = rows.values().map(|sum| sum.completion).sum();
         assert_eq!(tokens, ROWS_MAX as u64 + 100);
+    }
+
+    #[test]
+    fn what_waits_is_known_by_budget() {
+        let book = UsageBook::default();
+        let today = Date::at(7 * 3600);
+        let user = UserId::new(&crate::types::secret::KeyDigest::of("key"), b"x");
+        book.book(UsageKey { endpoint: "gpu".into(), ..key("ada", 1) }, used(1));
+        book.book(key("ada", 2), used(2));
+        book.book(UsageKey { hour: 24 * 40, ..key("ada", 2) }, used(100));
+        let of_user = |month| UserKey { month, tenant: "ada".into(), user, users_max: 9 };
+        book.book_user(of_user(today.month), used(3));
+        book.book_user(of_user(today.month + 1), used(100));
+        let waits = book.by_budget(today);
+        let of = |id: BudgetId| waits.get(&id).copied();
+        assert_eq!(of(BudgetId::Tokens("ada".into())), Some(21));
+        assert_eq!(of(BudgetId::Spend("ada".into())), Some(500_000_000));
+        assert_eq!(of(BudgetId::EndpointSpend("gpu".into())), Some(250_000_000));
+        assert_eq!(of(BudgetId::UserTokens("ada".into(), user)), Some(12));
+        assert_eq!(of(BudgetId::UserSpend("ada".into(), user)), Some(250_000_000));
+        assert_eq!(waits.len(), 5);
     }
 }

@@ -8,7 +8,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::access::spend::Totals;
 use crate::context::Gateway;
-use crate::store::{Store, StoreError, UsageKey, UsageSum, UsageTotals};
+use crate::store::{Booked, Store, StoreError, UsageTotals};
+use crate::types::budget::{BudgetId, money};
 use crate::types::usage::{Date, Used};
 
 /// Usage of the last seconds is lost if the gateway is killed.
@@ -52,6 +53,8 @@ pub(crate) async fn run(gateway: Gateway, mut restored: Restored) {
         if stops {
             return;
         }
+        // Requests that wait for an endpoint do not ask themselves.
+        let _ = gateway.allot(|| gateway.dispatcher.unallotted_in_queue()).await;
     }
 }
 
@@ -70,20 +73,32 @@ async fn save(gateway: &Gateway, store: &Store) {
     // What the store says of allotments is true only if nobody asks for another meanwhile.
     let _alone = gateway.allotting.lock().await;
     let mut given_back = gateway.dispatcher.give_back();
-    let mut left = gateway.usage.take();
+    let Booked { rows, users } = gateway.usage.take();
+    let (mut rows, mut users): (Vec<_>, Vec<_>) =
+        (rows.into_iter().collect(), users.into_iter().collect());
     loop {
-        let rows = left.split_off(left.len().saturating_sub(ROWS_MAX));
-        let dated = rows.iter().map(|(key, sum)| (key.clone(), *sum, Date::at(key.hour * 3600)));
+        let (some, of_users) = (last(&mut rows), last(&mut users));
+        let booked = Booked {
+            rows: some.iter().cloned().collect(),
+            users: of_users.iter().cloned().collect(),
+        };
         let today = Date::today();
-        match store.add_usage(dated.collect(), std::mem::take(&mut given_back), today).await {
-            Ok(totals) if left.is_empty() => return set_totals(gateway, today, totals),
+        match store.add_usage(booked, std::mem::take(&mut given_back), today).await {
+            Ok(totals) if rows.is_empty() && users.is_empty() => {
+                return set_totals(gateway, today, totals);
+            }
             Ok(_) => {}
             Err(_) => {
-                gateway.usage.put_back(rows);
-                return gateway.usage.put_back(left);
+                gateway.usage.put_back(some, of_users);
+                return gateway.usage.put_back(rows, users);
             }
         }
     }
+}
+
+/// Takes the last rows, as many as belong in a transaction.
+fn last<T>(rows: &mut Vec<T>) -> Vec<T> {
+    rows.split_off(rows.len().saturating_sub(ROWS_MAX))
 }
 
 /// Sets the totals, with what was booked here meanwhile.
@@ -92,24 +107,26 @@ fn set_totals(gateway: &Gateway, today: Date, totals: UsageTotals) {
         let UsageTotals { tenants, endpoints, allotted } = totals;
         let mut tenants: HashMap<String, Used> = tenants.into_iter().collect();
         let mut endpoints: HashMap<String, f64> = endpoints.into_iter().collect();
-        let mut allotted: HashMap<String, u64> = allotted.into_iter().collect();
-        for (UsageKey { hour, tenant, endpoint, .. }, sum) in gateway.usage.rows() {
-            let date = Date::at(hour * 3600);
-            if let Some(tokens) = allotted.get_mut(&*tenant) {
-                *tokens = tokens.saturating_sub(sum.tokens());
+        let mut allotted: HashMap<BudgetId, u64> = allotted.into_iter().collect();
+        for (id, waits) in gateway.usage.by_budget(today) {
+            if let Some(amount) = allotted.get_mut(&id) {
+                *amount = amount.saturating_sub(waits);
             }
-            if date.month == today.month {
-                add(tenants.entry(tenant.to_string()).or_default(), sum);
-            }
-            if date.day == today.day && !endpoint.is_empty() {
-                *endpoints.entry(endpoint.to_string()).or_default() += sum.amount();
+            match id {
+                BudgetId::Tokens(tenant) => {
+                    let used = Used { tokens: waits, spend: 0.0 };
+                    tenants.entry(tenant).or_default().add(used);
+                }
+                BudgetId::Spend(tenant) => {
+                    let spend = money(waits);
+                    tenants.entry(tenant).or_default().add(Used { tokens: 0, spend });
+                }
+                BudgetId::EndpointSpend(name) => {
+                    *endpoints.entry(name).or_default() += money(waits);
+                }
+                BudgetId::UserTokens(..) | BudgetId::UserSpend(..) => {}
             }
         }
         Totals { tenants, endpoints, allotted }
     });
-}
-
-fn add(used: &mut Used, sum: UsageSum) {
-    used.tokens = used.tokens.saturating_add(sum.tokens());
-    used.spend += sum.amount();
 }

@@ -54,6 +54,7 @@ mod scoring;
 mod scripts;
 mod sdk;
 mod shared_budgets;
+mod shared_spend;
 mod shared_store;
 mod soak;
 mod split_model;

@@ -1,50 +1,25 @@
-//! PURE. Reserves what requests may use of monthly budgets while they run, so that requests side by
-//! side cannot exceed a budget together.
+//! PURE. Reserves what requests may use of budgets while they run, so that requests side by side
+//! cannot exceed a budget together.
 //!
-//! A request reserves as much as it can use. Nodes hold it to that. Beside others it gets no large
-//! part of what is free: most use far less than they can. When less is left, it gets what is left,
-//! and its response ends there; unless other requests have reserved so much that too little remains
-//! for a usual response: then it is refused until one of them ends.
-//!
-//! Gateways with a store divide what is left of a tenant's budget among them: each grants no more
-//! than its allotment, and asks for more when it needs it. A gateway alone does so, too, so that
-//! what was granted outlives it.
+//! A request reserves as many tokens as it can use. Nodes hold it to that. Beside others it gets no
+//! large part of what is free: most use far less than they can. When less is left, it gets what is
+//! left, and its response ends there; unless other requests have reserved so much that too little
+//! remains for a usual response: then it is refused until one of them ends.
 
 use std::collections::HashMap;
 
 use super::Ledger;
+use crate::types::budget::{Ask, BudgetId, billionths};
 use crate::types::limits::LimitScope;
-use crate::types::user::UserId;
 
 /// Beside others, a request gets at most one of so many parts of what is free,
 const PARTS: u64 = 8;
 /// but always so many times what it is likely to need.
 const LIKELY: u64 = 4;
 
-/// Tokens of budgets that running requests have reserved.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Reservations {
-    tenants: HashMap<String, u64>,
-    users: HashMap<(String, UserId), u64>,
-}
-
-/// What this gateway may grant of a tenant's budget.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Allotment {
-    /// Tokens, what running requests have reserved included.
-    tokens: u64,
-    /// True if a request has needed it since it was last looked at.
-    is_needed: bool,
-}
-
-/// Who pays for a request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Payer<'a> {
-    /// The tenant.
-    pub tenant: &'a str,
-    /// Its user, if requests name users.
-    pub user: Option<UserId>,
-}
+/// What running requests have reserved of budgets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Reservations(HashMap<BudgetId, u64>);
 
 /// How many tokens a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,131 +31,80 @@ pub(crate) struct Need {
 }
 
 /// Why a request gets no tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Shortage {
-    /// The budget is used up.
-    UsedUp,
+    /// A budget is used up.
+    UsedUp(LimitScope),
     /// Running requests have reserved what is left, or other gateways were allotted it.
-    Reserved,
-    /// So many tokens more than this gateway was allotted are needed: it should ask for them.
-    Unallotted(u64),
+    Reserved(LimitScope),
+    /// More than this gateway was allotted is needed: it should ask for it.
+    Unallotted(Vec<Ask>),
 }
 
 impl Ledger {
-    /// Reserves tokens of the monthly budgets of a tenant and its user, which are these. Once
-    /// `has_asked`, the gateway makes do with its allotment.
+    /// Reserves tokens of budgets, of each the same. Once `has_asked`, the gateway makes do with
+    /// its allotments.
     ///
     /// # Errors
-    /// Whose budget has too few left, and why.
+    /// One of them has too few left.
     pub(crate) fn reserve(
         &mut self,
-        payer: Payer<'_>,
-        (of_tenant, of_user): (Option<u64>, Option<u64>),
+        budgets: &[(BudgetId, u64)],
         need: Need,
         has_asked: bool,
-    ) -> Result<u64, (Shortage, LimitScope)> {
-        let Payer { tenant, user } = payer;
+    ) -> Result<u64, Shortage> {
         let mut tokens = need.most;
-        if let (Some(budget), Some(user)) = (of_user, user) {
-            let left = budget.saturating_sub(self.user_usage(tenant, user).tokens);
-            let reserved = self.reserved.users.get(&(tenant.into(), user)).copied().unwrap_or(0);
-            let granted = grant(left, left, reserved, need.beside(reserved, left));
-            tokens = granted.map_err(|shortage| (shortage, LimitScope::User))?;
-        }
-        if let Some(budget) = of_tenant {
-            let left = budget.saturating_sub(self.month_usage(tenant).tokens);
-            let reserved = self.reserved.tenants.get(tenant).copied().unwrap_or(0);
+        let mut asks = Vec::new();
+        for (id, budget) in budgets {
+            let left = self.left(id, *budget);
+            let reserved = self.reserved.of(id);
             let need = Need { likely: need.likely.min(tokens), most: tokens };
             let need = need.beside(reserved, left);
-            let (allotted, lacks) = self.allotted_of(tenant, left, reserved + need.most);
-            let granted = match lacks {
-                1.. if left > 0 && !has_asked => Err(Shortage::Unallotted(lacks)),
-                _ => grant(left, allotted, reserved, need),
+            let allotted = self.allotment(id).map_or(left, |allotment| allotment.amount);
+            let lacks = |needed| reserved.saturating_add(needed).saturating_sub(allotted);
+            let (amount, least) = (lacks(need.most), lacks(need.likely.max(1)));
+            if self.allotments.is_some() && amount > 0 && left > 0 && !has_asked {
+                asks.push(Ask { id: id.clone(), budget: *budget, amount, least });
+                tokens = tokens.min(need.most);
+                continue;
+            }
+            tokens = match grant(left, left.min(allotted), reserved, need) {
+                Granted::Tokens(granted) => granted,
+                Granted::UsedUp => return Err(Shortage::UsedUp(id.scope())),
+                Granted::Reserved => return Err(Shortage::Reserved(id.scope())),
             };
-            tokens = granted.map_err(|shortage| (shortage, LimitScope::Key))?;
-            self.keep_allotment(tenant);
         }
-        self.reserved.add(payer, tokens);
+        if !asks.is_empty() {
+            return Err(Shortage::Unallotted(asks));
+        }
+        for (id, _) in budgets {
+            self.keep_allotment(id);
+            self.reserved.add(id, tokens);
+        }
         Ok(tokens)
-    }
-
-    /// What this gateway may grant of the rest of a tenant's budget, and how many of `needed`
-    /// tokens that lacks.
-    fn allotted_of(&mut self, tenant: &str, left: u64, needed: u64) -> (u64, u64) {
-        let Some(allotments) = &mut self.allotments else { return (left, 0) };
-        if !allotments.contains_key(tenant) {
-            allotments.insert(tenant.into(), Allotment::default());
-        }
-        let Some(allotment) = allotments.get_mut(tenant) else { return (0, needed) };
-        (left.min(allotment.tokens), needed.saturating_sub(allotment.tokens))
     }
 
     /// True if no request has reserved anything.
     pub(crate) fn has_no_reservations(&self) -> bool {
-        self.reserved.tenants.is_empty() && self.reserved.users.is_empty()
-    }
-
-    /// Keeps an allotment for some time: a request got tokens of it. One that is too small for any
-    /// is given back, so that the rests of several gateways are enough for a last request.
-    fn keep_allotment(&mut self, tenant: &str) {
-        let allotments = self.allotments.as_mut();
-        if let Some(allotment) = allotments.and_then(|allotments| allotments.get_mut(tenant)) {
-            allotment.is_needed = true;
-        }
-    }
-
-    /// From now on, grants no more than allotments, which outlive this gateway: others may count on
-    /// the same budgets, now or after its end.
-    pub(crate) fn share_budgets(&mut self) {
-        self.allotments.get_or_insert_default();
-    }
-
-    /// Sets what this gateway may grant of budgets of this month: nothing of others.
-    pub(crate) fn set_allotments(&mut self, allotted: impl IntoIterator<Item = (String, u64)>) {
-        let Some(allotments) = &mut self.allotments else { return };
-        allotments.values_mut().for_each(|allotment| allotment.tokens = 0);
-        for (tenant, tokens) in allotted {
-            allotments.entry(tenant).or_default().tokens = tokens;
-        }
-    }
-
-    /// Sets what this gateway may grant of a tenant's budget.
-    pub(crate) fn set_allotment(&mut self, tenant: &str, tokens: u64) {
-        if let Some(allotments) = &mut self.allotments {
-            allotments.entry(tenant.into()).or_default().tokens = tokens;
-        }
-    }
-
-    /// Gives back what no request has needed since the last time. Returns how much of which
-    /// tenants' budgets.
-    pub(crate) fn give_back(&mut self) -> Vec<(String, u64)> {
-        let Self { allotments, reserved, .. } = self;
-        let Some(allotments) = allotments else { return Vec::new() };
-        let unneeded = |(tenant, allotment): (&String, &mut Allotment)| {
-            let reserved = reserved.tenants.get(tenant).copied().unwrap_or(0);
-            let spare = allotment.tokens.saturating_sub(reserved);
-            if std::mem::take(&mut allotment.is_needed) || spare == 0 {
-                return None;
-            }
-            allotment.tokens -= spare;
-            Some((tenant.clone(), spare))
-        };
-        let given = allotments.iter_mut().filter_map(unneeded).collect();
-        allotments.retain(|_, allotment| allotment.tokens > 0 || allotment.is_needed);
-        given
-    }
-
-    /// Takes what was used from a tenant's allotment.
-    pub(super) fn use_allotment(&mut self, tenant: &str, tokens: u64) {
-        let allotments = self.allotments.as_mut();
-        if let Some(allotment) = allotments.and_then(|allotments| allotments.get_mut(tenant)) {
-            allotment.tokens = allotment.tokens.saturating_sub(tokens);
-        }
+        self.reserved.0.is_empty()
     }
 
     /// Releases what [`Ledger::reserve`] returned, once what was used of it is booked.
-    pub(crate) fn release(&mut self, payer: Payer<'_>, tokens: u64) {
-        self.reserved.remove(payer, tokens);
+    pub(crate) fn release(&mut self, ids: &[BudgetId], amount: u64) {
+        ids.iter().for_each(|id| self.reserved.remove(id, amount));
+    }
+
+    /// What is left of a budget, reserved or not.
+    pub(super) fn left(&self, id: &BudgetId, budget: u64) -> u64 {
+        let booked = match id {
+            BudgetId::Tokens(tenant) => self.month_usage(tenant).tokens,
+            BudgetId::Spend(tenant) => billionths(self.month_usage(tenant).spend),
+            BudgetId::EndpointSpend(endpoint) => billionths(self.spent_today(endpoint)),
+            BudgetId::UserTokens(tenant, user) => self.user_usage(tenant, *user).tokens,
+            BudgetId::UserSpend(tenant, user) => billionths(self.user_usage(tenant, *user).spend),
+        };
+        let known = self.allotment(id).map_or(0, |allotment| allotment.used);
+        budget.saturating_sub(booked.max(known))
     }
 }
 
@@ -193,42 +117,44 @@ impl Need {
     }
 }
 
+/// What a request gets of a budget.
+enum Granted {
+    Tokens(u64),
+    UsedUp,
+    Reserved,
+}
+
 /// How many tokens a request gets of a budget, of which `left` are left, and `allotted` to this
 /// gateway.
-fn grant(left: u64, allotted: u64, reserved: u64, need: Need) -> Result<u64, Shortage> {
+fn grant(left: u64, allotted: u64, reserved: u64, need: Need) -> Granted {
     let free = allotted.saturating_sub(reserved);
     let are_others = reserved > 0 || allotted < left;
     match () {
-        () if left == 0 => Err(Shortage::UsedUp),
-        () if need.most <= free => Ok(need.most),
-        () if are_others && free < need.likely.max(1) => Err(Shortage::Reserved),
-        () => Ok(free),
+        () if left == 0 => Granted::UsedUp,
+        () if need.most <= free => Granted::Tokens(need.most),
+        () if are_others && free < need.likely.max(1) => Granted::Reserved,
+        () => Granted::Tokens(free),
     }
 }
 
 impl Reservations {
-    fn add(&mut self, Payer { tenant, user }: Payer<'_>, tokens: u64) {
-        let add = |sum: &mut u64| *sum = sum.saturating_add(tokens);
-        add(self.tenants.entry(tenant.into()).or_default());
-        if let Some(user) = user {
-            add(self.users.entry((tenant.into(), user)).or_default());
-        }
+    /// What is reserved of a budget.
+    pub(super) fn of(&self, id: &BudgetId) -> u64 {
+        self.0.get(id).copied().unwrap_or(0)
     }
 
-    /// Keeps no entry of those who have nothing reserved, so that there are no more entries than
-    /// running requests.
-    fn remove(&mut self, Payer { tenant, user }: Payer<'_>, tokens: u64) {
-        if let Some(sum) = self.tenants.get_mut(tenant) {
-            *sum = sum.saturating_sub(tokens);
+    pub(super) fn add(&mut self, id: &BudgetId, amount: u64) {
+        let sum = self.0.entry(id.clone()).or_default();
+        *sum = sum.saturating_add(amount);
+    }
+
+    /// Keeps no entry of which nothing is reserved, so that there are no more entries than running
+    /// requests have budgets.
+    pub(super) fn remove(&mut self, id: &BudgetId, amount: u64) {
+        if let Some(sum) = self.0.get_mut(id) {
+            *sum = sum.saturating_sub(amount);
             if *sum == 0 {
-                self.tenants.remove(tenant);
-            }
-        }
-        let Some(key) = user.map(|user| (tenant.to_string(), user)) else { return };
-        if let Some(sum) = self.users.get_mut(&key) {
-            *sum = sum.saturating_sub(tokens);
-            if *sum == 0 {
-                self.users.remove(&key);
+                self.0.remove(id);
             }
         }
     }
@@ -239,9 +165,15 @@ mod tests {
     use inference_protocol::resume::Usage;
 
     use super::*;
+    use crate::types::budget::Allotted;
     use crate::types::secret::KeyDigest;
+    use crate::types::user::UserId;
 
-    const ADA: Payer<'_> = Payer { tenant: "ada", user: None };
+    /// A budget of this many tokens.
+    fn ada(budget: u64) -> [(BudgetId, u64); 1] {
+        [(BudgetId::Tokens("ada".into()), budget)]
+    }
+
     const NEED: Need = Need { likely: 30, most: 100 };
 
     fn uses(ledger: &mut Ledger, tokens: u64) {
@@ -252,23 +184,19 @@ mod tests {
     #[test]
     fn requests_side_by_side_never_get_more_than_the_budget() {
         let mut ledger = Ledger::default();
-        let mut reserve = || ledger.reserve(ADA, (Some(250), None), NEED, false);
+        let mut reserve = || ledger.reserve(&ada(250), NEED, false);
         assert_eq!([reserve(), reserve(), reserve()], [Ok(100), Ok(100), Ok(50)]);
-        let reserved = Err((Shortage::Reserved, LimitScope::Key));
+        let reserved = Err(Shortage::Reserved(LimitScope::Key));
         assert_eq!(reserve(), reserved);
         uses(&mut ledger, 60);
-        ledger.release(ADA, 100);
-        assert_eq!(
-            ledger.reserve(ADA, (Some(250), None), NEED, false),
-            Ok(40),
-            "what the first left"
-        );
+        ledger.release(&[ada(0)[0].0.clone()], 100);
+        assert_eq!(ledger.reserve(&ada(250), NEED, false), Ok(40), "what the first left");
         for (reserved, used) in [(100, 100), (50, 50), (40, 40)] {
             uses(&mut ledger, used);
-            ledger.release(ADA, reserved);
+            ledger.release(&[ada(0)[0].0.clone()], reserved);
         }
-        let used_up = Err((Shortage::UsedUp, LimitScope::Key));
-        assert_eq!(ledger.reserve(ADA, (Some(250), None), NEED, false), used_up);
+        let used_up = Err(Shortage::UsedUp(LimitScope::Key));
+        assert_eq!(ledger.reserve(&ada(250), NEED, false), used_up);
         assert_eq!(ledger.reserved, Reservations::default());
     }
 
@@ -276,7 +204,7 @@ mod tests {
     fn many_requests_run_side_by_side_although_each_could_use_a_large_part() {
         let mut ledger = Ledger::default();
         let need = Need { likely: 300, most: 12_000 };
-        let mut reserve = || ledger.reserve(ADA, (Some(100_000), None), need, false);
+        let mut reserve = || ledger.reserve(&ada(100_000), need, false);
         assert_eq!([reserve(), reserve()], [Ok(12_000), Ok(88_000 / PARTS)]);
         let granted: Vec<u64> = std::iter::from_fn(|| reserve().ok()).collect();
         assert!(granted.len() > 20, "{granted:?}");
@@ -288,52 +216,98 @@ mod tests {
     fn the_last_request_of_a_month_gets_what_is_left_if_it_is_alone() {
         let mut ledger = Ledger::default();
         uses(&mut ledger, 249);
-        assert_eq!(ledger.reserve(ADA, (Some(250), None), NEED, false), Ok(1));
-        let reserved = Err((Shortage::Reserved, LimitScope::Key));
-        assert_eq!(ledger.reserve(ADA, (Some(250), None), NEED, false), reserved);
+        assert_eq!(ledger.reserve(&ada(250), NEED, false), Ok(1));
+        let reserved = Err(Shortage::Reserved(LimitScope::Key));
+        assert_eq!(ledger.reserve(&ada(250), NEED, false), reserved);
     }
 
     #[test]
     fn a_user_gets_what_both_budgets_have_left() {
-        let user = UserId::new(&KeyDigest::of("key"), b"x");
-        let payer = Payer { tenant: "ada", user: Some(user) };
+        let of = |user: &str, budget| {
+            let user = UserId::new(&KeyDigest::of("key"), user.as_bytes());
+            [
+                (BudgetId::Tokens("ada".into()), 500),
+                (BudgetId::UserTokens("ada".into(), user), budget),
+            ]
+        };
+        let ids = |user| of(user, 0).map(|(id, _)| id);
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.reserve(payer, (Some(500), Some(40)), NEED, false), Ok(40));
-        let other = Payer { user: Some(UserId::new(&KeyDigest::of("key"), b"y")), ..payer };
-        assert_eq!(ledger.reserve(other, (Some(500), Some(90)), NEED, false), Ok(90));
-        let refused = ledger.reserve(payer, (Some(500), Some(40)), NEED, false);
-        assert_eq!(refused, Err((Shortage::Reserved, LimitScope::User)));
-        ledger.release(payer, 40);
-        ledger.release(other, 90);
+        assert_eq!(ledger.reserve(&of("x", 40), NEED, false), Ok(40));
+        assert_eq!(ledger.reserve(&of("y", 90), NEED, false), Ok(90));
+        let refused = ledger.reserve(&of("x", 40), NEED, false);
+        assert_eq!(refused, Err(Shortage::Reserved(LimitScope::User)));
+        ledger.release(&ids("x"), 40);
+        ledger.release(&ids("y"), 90);
         assert_eq!(ledger.reserved, Reservations::default());
+    }
+
+    #[test]
+    fn a_gateway_asks_for_all_budgets_at_once_and_learns_what_others_have_used() {
+        let user = UserId::new(&KeyDigest::of("key"), b"x");
+        let (of_key, of_user) =
+            (BudgetId::Tokens("ada".into()), BudgetId::UserTokens("ada".into(), user));
+        let budgets = [(of_key.clone(), 500), (of_user.clone(), 150)];
+        let mut ledger = Ledger::default();
+        ledger.share_budgets();
+        let ask = |(id, budget): &(BudgetId, u64)| Ask {
+            id: id.clone(),
+            budget: *budget,
+            amount: 100,
+            least: 30,
+        };
+        let asks = Err(Shortage::Unallotted(budgets.iter().map(ask).collect()));
+        assert_eq!(ledger.reserve(&budgets, NEED, false), asks);
+        let allotted = |id: &BudgetId, amount, used| {
+            let id = id.clone();
+            Allotted { id, amount, used, is_exhausted: false, is_sole: false }
+        };
+        let answer = vec![allotted(&of_key, 500, 0), allotted(&of_user, 100, 80)];
+        ledger.set_allotted(answer, &[(of_user.clone(), 30)].into());
+        // 80 and 30 of the user's 150 are used, so that 40 are left of what was allotted.
+        assert_eq!(ledger.reserve(&budgets, NEED, true), Ok(40));
+        ledger.release(&[of_key, of_user.clone()], 40);
+        let usage = Usage { prompt: 40, ..Usage::default() };
+        ledger.book_user_usage("ada", (user, 9), usage, 0.0);
+        let used_up = Err(Shortage::UsedUp(LimitScope::User));
+        assert_eq!(ledger.reserve(&budgets, NEED, false), used_up);
     }
 
     #[test]
     fn a_gateway_grants_what_it_was_allotted_and_asks_for_the_rest() {
         let mut ledger = Ledger::default();
         ledger.share_budgets();
-        let reserve = |ledger: &mut Ledger, has_asked| {
-            let granted = ledger.reserve(ADA, (Some(250), None), NEED, has_asked);
-            granted.map_err(|(shortage, _)| shortage)
+        let [(id, _)] = ada(0);
+        let reserve = |ledger: &mut Ledger, has_asked| ledger.reserve(&ada(250), NEED, has_asked);
+        let ask = |amount, least| {
+            let [(id, budget)] = ada(250);
+            Err(Shortage::Unallotted(vec![Ask { id, budget, amount, least }]))
         };
-        assert_eq!(reserve(&mut ledger, false), Err(Shortage::Unallotted(100)));
-        ledger.set_allotment("ada", 170);
+        let reserved = Err(Shortage::Reserved(LimitScope::Key));
+        let allot =
+            |ledger: &mut Ledger, amount| ledger.set_allotments([(id.clone(), amount)].into());
+        let release =
+            |ledger: &mut Ledger, amount| ledger.release(std::slice::from_ref(&id), amount);
+        assert_eq!(reserve(&mut ledger, false), ask(100, 30));
+        allot(&mut ledger, 170);
         assert_eq!(reserve(&mut ledger, false), Ok(100));
-        assert_eq!(reserve(&mut ledger, false), Err(Shortage::Unallotted(30)));
+        assert_eq!(reserve(&mut ledger, false), ask(30, 0));
         assert_eq!(reserve(&mut ledger, true), Ok(70), "others have the rest");
-        assert_eq!(reserve(&mut ledger, true), Err(Shortage::Reserved));
+        assert_eq!(reserve(&mut ledger, true), reserved);
         uses(&mut ledger, 60);
-        ledger.release(ADA, 100);
+        release(&mut ledger, 100);
         assert_eq!(reserve(&mut ledger, true), Ok(40), "what the first left of the allotment");
         assert!(ledger.give_back().is_empty(), "a request has needed it");
-        ledger.release(ADA, 40);
-        assert_eq!(ledger.give_back(), [("ada".into(), 40)]);
-        assert!(ledger.give_back().is_empty());
-        ledger.set_allotments([("ada".into(), 90)]);
-        assert_eq!(reserve(&mut ledger, true), Err(Shortage::Reserved), "20 would be too few");
-        assert_eq!(ledger.give_back(), [("ada".into(), 20)], "for a request elsewhere");
-        ledger.set_allotments([]);
+        release(&mut ledger, 40);
+        assert_eq!(ledger.give_back(), [(id.clone(), 40)]);
+        assert_eq!(ledger.give_back(), [(id.clone(), 0)], "70 of 70 are reserved");
+        allot(&mut ledger, 90);
+        assert_eq!(reserve(&mut ledger, true), reserved, "20 would be too few");
+        assert_eq!(ledger.give_back(), [(id.clone(), 20)], "for a request elsewhere");
+        ledger.set_allotments(HashMap::new());
         uses(&mut ledger, 190);
-        assert_eq!(reserve(&mut ledger, false), Err(Shortage::UsedUp));
+        assert_eq!(reserve(&mut ledger, false), Err(Shortage::UsedUp(LimitScope::Key)));
+        release(&mut ledger, 70);
+        ledger.give_back();
+        assert!(ledger.give_back().is_empty(), "it is forgotten");
     }
 }

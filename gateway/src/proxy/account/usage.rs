@@ -9,7 +9,7 @@ use super::super::admit::Admitted;
 use super::{ExternalCost, Record, Tokens};
 use crate::dispatcher::Lease;
 use crate::observability::metrics::{EndpointKind, MetricLabels, SpendKind};
-use crate::store::{UsageKey, UsageSum, hour_of};
+use crate::store::{UsageKey, UsageSum, UserKey, hour_of};
 
 impl Record {
     /// Books the cost of an attempt at an external endpoint, whatever its result.
@@ -28,8 +28,10 @@ impl Record {
         self.gateway.metrics.add_spend(lease.node(), SpendKind::Tokens(tenant), amount);
         let paid = Some((lease.node(), amount));
         let model = lease.model().clone();
+        let sum = UsageSum::new(usage, amount);
+        lease.note_paid(sum.cost);
         // First: what is booked twice for a moment exceeds no budget.
-        self.book((tenant, &model.id, lease.node()), UsageSum::new(usage, amount));
+        self.book((tenant, &model.id, lease.node()), sum);
         self.gateway.dispatcher.book_usage(tenant, self.user, usage, paid);
         self.external.usage = plus(self.external.usage, usage);
         self.external.amount += amount;
@@ -101,6 +103,10 @@ impl Record {
             model: model.into(),
             endpoint: endpoint.into(),
         };
+        if let Some((user, users_max)) = self.user.filter(|_| self.has_user_budget) {
+            let (month, tenant) = (key.date().month, key.tenant.clone());
+            self.gateway.usage.book_user(UserKey { month, tenant, user, users_max }, sum);
+        }
         self.gateway.usage.book(key, sum);
     }
 }

@@ -48,7 +48,7 @@ impl<L> Fleet<L> {
         &self,
         model: &str,
         constraints: &RouteConstraints,
-        may_pay: impl Fn(&str, &Prices) -> bool,
+        mut may_pay: impl FnMut(&str, &Prices) -> bool,
     ) -> Option<EndpointId> {
         let all = self.externals.of(model)?.all();
         let suiting = all.filter_map(|id| {
