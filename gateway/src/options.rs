@@ -58,6 +58,7 @@ pub const EXAMPLES: &[Example] = &[
     ("jobs", "flotilla-gateway jobs --config gateway.yaml"),
     ("jobs cancel", "flotilla-gateway jobs cancel resp_1a2b --config gateway.yaml"),
     ("usage", "flotilla-gateway usage --from 2026-11-01 --to 2026-12-01 > november.csv"),
+    ("usage", "flotilla-gateway usage --by minute --config gateway.yaml"),
     ("usage", "flotilla-gateway usage --format focus --currency EUR --config gateway.yaml"),
     ("health", "flotilla-gateway health --live --config gateway.yaml"),
     ("completions", "flotilla-gateway completions bash > /etc/bash_completion.d/flotilla-gateway"),

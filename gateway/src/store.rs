@@ -55,9 +55,9 @@ pub use page::Page;
 pub use postgres::PostgresSettings;
 pub use quota::{Claim, StorageLimits};
 pub(crate) use shared_settings::{SettingName, SharedSetting};
-pub(crate) use usage::{UsageRecord, UsageTotals};
+pub(crate) use usage::{UsageRecord, UsageStep, UsageTotals};
 pub use usage_book::UsageBook;
-pub(crate) use usage_book::{Booked, UsageKey, UsageSum, UserKey, hour_of};
+pub(crate) use usage_book::{Booked, UsageKey, UsageSum, UserKey, minute_of};
 
 use database::Database;
 use gateways::{Left, Presence};

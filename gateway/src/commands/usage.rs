@@ -12,6 +12,8 @@ pub struct UsageQuery {
     pub from: Option<String>,
     /// The day after the last.
     pub to: Option<String>,
+    /// `hour` or `minute`.
+    pub by: Option<String>,
     /// `csv` or `focus`.
     pub format: Option<String>,
     /// The currency of all amounts, for FOCUS.
@@ -20,8 +22,9 @@ pub struct UsageQuery {
 
 impl UsageQuery {
     fn path(&self) -> String {
-        let Self { from, to, format, currency } = self;
-        let fields = [("from", from), ("to", to), ("format", format), ("currency", currency)];
+        let Self { from, to, by, format, currency } = self;
+        let fields =
+            [("from", from), ("to", to), ("by", by), ("format", format), ("currency", currency)];
         let pairs = fields.into_iter().filter_map(|(name, value)| {
             let value = utf8_percent_encode(value.as_deref()?, NON_ALPHANUMERIC);
             Some(format!("{name}={value}"))

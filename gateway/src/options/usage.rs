@@ -14,6 +14,9 @@ pub struct UsageArgs {
     /// Day after the last (UTC) [default: the first of the month after --from]
     #[arg(long, value_name = "YYYY-MM-DD")]
     pub to: Option<String>,
+    /// Time of a row; minutes are kept for two days
+    #[arg(long, value_enum, default_value_t = UsageTime::Hour)]
+    pub by: UsageTime,
     /// Columns: those of Flotilla, or those of the FinOps Open Cost and Usage Specification
     #[arg(long, value_enum, default_value_t = UsageFormat::Csv)]
     pub format: UsageFormat,
@@ -22,6 +25,13 @@ pub struct UsageArgs {
     pub currency: String,
     #[command(flatten)]
     pub gateway: GatewayArgs,
+}
+
+/// Time of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum UsageTime {
+    Minute,
+    Hour,
 }
 
 /// Columns of the table.
@@ -38,9 +48,14 @@ impl UsageArgs {
             UsageFormat::Csv => "csv",
             UsageFormat::Focus => "focus",
         };
+        let by = match self.by {
+            UsageTime::Minute => "minute",
+            UsageTime::Hour => "hour",
+        };
         UsageQuery {
             from: self.from.clone(),
             to: self.to.clone(),
+            by: Some(by.into()),
             format: Some(format.into()),
             currency: Some(self.currency.clone()),
         }

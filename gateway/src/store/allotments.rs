@@ -225,7 +225,7 @@ mod tests {
         with_store(async |store| {
             ask(store, 1000).await;
             let key = UsageKey {
-                hour: 1,
+                minute: 1,
                 tenant: "ada".into(),
                 class: "batch",
                 model: "m".into(),

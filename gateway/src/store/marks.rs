@@ -335,7 +335,7 @@ mod tests {
         let mark = killed.mark(&tokens("ada"), today()).unwrap();
         mark.add(300);
         let key = UsageKey {
-            hour: 1,
+            minute: 1,
             tenant: "ada".into(),
             class: "batch",
             model: "m".into(),

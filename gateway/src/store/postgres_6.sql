@@ -10,3 +10,5 @@ CREATE TABLE budget_parts (
 INSERT INTO budget_parts SELECT gateway, 'tokens', period, tenant, tokens, counted FROM allotments;
 DROP TABLE allotments;
 ALTER TABLE budget_parts RENAME TO allotments;
+ALTER TABLE usage RENAME COLUMN hour TO minute;
+UPDATE usage SET minute = minute * 60;

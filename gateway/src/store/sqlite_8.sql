@@ -14,3 +14,6 @@ CREATE TABLE budget_parts (
 INSERT INTO budget_parts SELECT gateway, 'tokens', period, tenant, tokens, counted FROM allotments;
 DROP TABLE allotments;
 ALTER TABLE budget_parts RENAME TO allotments;
+-- Usage by minute, later by hour: minutes since 1970. No hour is as large as the minute of another.
+ALTER TABLE usage RENAME COLUMN hour TO minute;
+UPDATE usage SET minute = minute * 60;

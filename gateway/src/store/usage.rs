@@ -1,4 +1,7 @@
-//! What tenants have used, of all gateways: by hour for bills, and by day and month for budgets.
+//! What tenants have used, of all gateways: by minute, later by hour, for bills, and by day and
+//! month for budgets.
+
+use std::ops::Range;
 
 use super::allotments;
 use super::sql::{Fault, Row, Transaction, values};
@@ -9,6 +12,37 @@ use crate::types::usage::{Date, Used};
 
 /// Users that a new one may push out at once, after the most users of a tenant were set lower.
 const USERS_FORGOTTEN_MAX: usize = 1000;
+
+/// What a row is about, besides its time.
+const KEYS: &str = "tenant, class, model, endpoint";
+/// What rows have together.
+const SUMS: &str = "CAST(sum(prompt) AS BIGINT) AS prompt, CAST(sum(cached) AS BIGINT) AS cached, \
+                    CAST(sum(completion) AS BIGINT) AS completion, \
+                    CAST(sum(cost) AS BIGINT) AS cost";
+/// What a row has, and what is added.
+const ADDED: &str = "prompt = usage.prompt + excluded.prompt, \
+                     cached = usage.cached + excluded.cached, \
+                     completion = usage.completion + excluded.completion, \
+                     cost = usage.cost + excluded.cost";
+
+/// How long a row of the usage lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UsageStep {
+    /// A minute.
+    Minute,
+    /// An hour.
+    Hour,
+}
+
+impl UsageStep {
+    /// An expression for the minute in which the row of a minute begins.
+    fn begin(self) -> &'static str {
+        match self {
+            Self::Minute => "minute",
+            Self::Hour => "minute / 60 * 60",
+        }
+    }
+}
 
 /// What was used of all tenants and endpoints.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -25,8 +59,8 @@ pub(crate) struct UsageTotals {
 /// A row of the usage that is exported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UsageRecord {
-    /// Hours since 1970.
-    pub hour: u64,
+    /// Minutes since 1970.
+    pub minute: u64,
     /// The tenant.
     pub tenant: String,
     /// Name of the class.
@@ -97,31 +131,60 @@ impl Store {
         self.0.database.run(import).await
     }
 
-    /// Usage from one hour to before another: at most `limit` rows, oldest first.
+    /// Usage from one minute to before another, by minute or hour: at most `limit` rows, oldest
+    /// first. Usage that was rolled up is in the first minute of its hour.
     pub(crate) async fn usage(
         &self,
-        hours: std::ops::Range<u64>,
+        minutes: Range<u64>,
+        step: UsageStep,
         limit: usize,
     ) -> Result<Vec<UsageRecord>, StoreError> {
         let list = move |transaction: &mut Transaction<'_>| {
-            let sql = "SELECT * FROM usage WHERE hour >= ?1 AND hour < ?2 \
-                       ORDER BY hour, tenant, class, model, endpoint LIMIT ?3";
-            let rows = transaction.query(sql, values![hours.start, hours.end, limit])?;
+            let begin = step.begin();
+            let sql = format!(
+                "SELECT {begin} AS minute, {KEYS}, {SUMS} FROM usage \
+                 WHERE minute >= ?1 AND minute < ?2 GROUP BY 1, {KEYS} ORDER BY 1, {KEYS} LIMIT ?3"
+            );
+            let rows = transaction.query(&sql, values![minutes.start, minutes.end, limit])?;
             Ok(rows.into_iter().map(read).collect::<Result<_, _>>()?)
         };
         self.0.database.run(list).await
     }
 
-    /// Deletes usage of before an hour, and of before that day and month.
-    pub(crate) async fn expire_usage(&self, hour: u64, date: Date) -> Result<(), StoreError> {
+    /// Puts usage of these minutes, which are whole hours, into one row for each hour.
+    pub(crate) async fn roll_up_usage(&self, minutes: Range<u64>) -> Result<(), StoreError> {
+        let roll_up = move |transaction: &mut Transaction<'_>| {
+            let begin = UsageStep::Hour.begin();
+            // What already is in the first minute of an hour stays there.
+            let which = "minute >= ?1 AND minute < ?2 AND minute % 60 <> 0";
+            let sql = format!(
+                "INSERT INTO usage (minute, {KEYS}, prompt, cached, completion, cost) \
+                 SELECT {begin}, {KEYS}, {SUMS} FROM usage WHERE {which} GROUP BY 1, {KEYS} \
+                 ON CONFLICT (minute, {KEYS}) DO UPDATE SET {ADDED}"
+            );
+            let minutes = values![minutes.start, minutes.end];
+            transaction.execute(&sql, minutes)?;
+            transaction.execute(&format!("DELETE FROM usage WHERE {which}"), minutes)?;
+            Ok(())
+        };
+        self.0.database.run(roll_up).await
+    }
+
+    /// Deletes usage of before a minute, and of before that day and month, and allotments of before
+    /// the day and the month of `allotments`.
+    pub(crate) async fn expire_usage(
+        &self,
+        (minute, date): (u64, Date),
+        allotments: Date,
+    ) -> Result<(), StoreError> {
         let expire = move |transaction: &mut Transaction<'_>| {
-            transaction.execute("DELETE FROM usage WHERE hour < ?1", values![hour])?;
+            transaction.execute("DELETE FROM usage WHERE minute < ?1", values![minute])?;
             let sql = "DELETE FROM usage_sums WHERE (kind = 'day' AND period < ?1) \
                        OR (kind <> 'day' AND period < ?2)";
             transaction.execute(sql, values![date.day, date.month])?;
             let sql = "DELETE FROM allotments WHERE (kind = 'endpoint_spend' AND period < ?1) \
                        OR (kind <> 'endpoint_spend' AND period < ?2)";
-            transaction.execute(sql, values![date.day, date.month])?;
+            transaction.execute(sql, values![allotments.day, allotments.month])?;
             Ok(())
         };
         self.0.database.run(expire).await
@@ -137,17 +200,17 @@ fn insert(
     key: &UsageKey,
     sum: UsageSum,
 ) -> Result<(), StoreError> {
-    let UsageKey { hour, tenant, class, model, endpoint } = key;
+    let UsageKey { minute, tenant, class, model, endpoint } = key;
     let UsageSum { prompt, cached, completion, cost } = sum;
-    let sql = "INSERT INTO usage (hour, tenant, class, model, endpoint, prompt, cached, \
-               completion, cost) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) \
-               ON CONFLICT (hour, tenant, class, model, endpoint) DO UPDATE SET \
-               prompt = usage.prompt + excluded.prompt, cached = usage.cached + excluded.cached, \
-               completion = usage.completion + excluded.completion, \
-               cost = usage.cost + excluded.cost";
+    let sql = format!(
+        "INSERT INTO usage (minute, {KEYS}, prompt, cached, completion, cost) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) \
+         ON CONFLICT (minute, {KEYS}) DO UPDATE SET {ADDED}"
+    );
+    let (tenant, model, endpoint) = (&**tenant, &**model, &**endpoint);
     let values =
-        values![*hour, &**tenant, *class, &**model, &**endpoint, prompt, cached, completion, cost];
-    transaction.execute(sql, values)?;
+        values![*minute, tenant, *class, model, endpoint, prompt, cached, completion, cost];
+    transaction.execute(&sql, values)?;
     Ok(())
 }
 
@@ -240,9 +303,9 @@ fn read(mut row: Row) -> Result<UsageRecord, Fault> {
         completion: row.take("completion")?,
         cost: row.take("cost")?,
     };
-    let (hour, tenant, class) = (row.take("hour")?, row.take("tenant")?, row.take("class")?);
+    let (minute, tenant, class) = (row.take("minute")?, row.take("tenant")?, row.take("class")?);
     let (model, endpoint) = (row.take("model")?, row.take("endpoint")?);
-    Ok(UsageRecord { hour, tenant, class, model, endpoint, sum })
+    Ok(UsageRecord { minute, tenant, class, model, endpoint, sum })
 }
 
 #[cfg(test)]
@@ -253,16 +316,17 @@ mod tests {
     use crate::types::secret::KeyDigest;
     use crate::types::user::UserId;
 
-    /// The first hour of 10 February 1970.
-    const HOUR: u64 = 40 * 24;
+    /// The first minute of 10 February 1970, and of 2 January.
+    const NOW: u64 = 40 * 24 * 60;
+    const JANUARY: u64 = 24 * 60;
 
     fn today() -> Date {
-        Date::at(HOUR * 3600)
+        Date::at(NOW * 60)
     }
 
-    fn row(hour: u64, tenant: &str, endpoint: &str) -> (UsageKey, UsageSum) {
+    fn row(minute: u64, tenant: &str, endpoint: &str) -> (UsageKey, UsageSum) {
         let (tenant, endpoint) = (tenant.into(), endpoint.into());
-        let key = UsageKey { hour, tenant, class: "batch", model: "m".into(), endpoint };
+        let key = UsageKey { minute, tenant, class: "batch", model: "m".into(), endpoint };
         let paid = if key.endpoint.is_empty() { 0 } else { 500_000_000 };
         (key, UsageSum { prompt: 10, cached: 4, completion: 5, cost: paid })
     }
@@ -280,23 +344,56 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn usage_adds_up_by_hour_and_for_the_month_and_the_day() {
+    async fn usage_adds_up_by_minute_and_for_the_month_and_the_day() {
         with_store(async |store| {
             let rows = [
-                row(HOUR, "ada", ""),
-                row(HOUR, "ada", "gpu"),
-                row(HOUR - 1, "ada", "gpu"),
-                row(24, "bob", "gpu"),
+                row(NOW, "ada", ""),
+                row(NOW, "ada", "gpu"),
+                row(NOW - 1, "ada", "gpu"),
+                row(JANUARY, "bob", "gpu"),
             ];
             add(store, booked(rows)).await;
-            let totals = add(store, booked([row(HOUR, "ada", "gpu")])).await;
+            let totals = add(store, booked([row(NOW, "ada", "gpu")])).await;
             assert_eq!(totals.tenants, [("ada".into(), used(60, 1.5))]);
             assert_eq!(totals.endpoints, [("gpu".into(), 1.0)], "one is of yesterday");
-            let listed = store.usage(HOUR - 1..HOUR + 1, 10).await.unwrap();
-            let sums: Vec<_> =
-                listed.iter().map(|row| (row.hour, &*row.endpoint, row.sum.tokens())).collect();
-            assert_eq!(sums, [(HOUR - 1, "gpu", 15), (HOUR, "", 15), (HOUR, "gpu", 30)]);
-            assert_eq!(store.usage(0..HOUR, 1).await.unwrap()[0].tenant, "bob");
+            let found = listed(store, NOW - 1..NOW + 1, UsageStep::Minute).await;
+            assert_eq!(found, [(NOW - 1, "gpu", 15), (NOW, "", 15), (NOW, "gpu", 30)].map(owned));
+            let first = store.usage(0..NOW, UsageStep::Hour, 1).await.unwrap();
+            assert_eq!(first[0].tenant, "bob");
+        })
+        .await;
+    }
+
+    fn owned((minute, endpoint, tokens): (u64, &str, u64)) -> (u64, String, u64) {
+        (minute, endpoint.into(), tokens)
+    }
+
+    /// Minute, endpoint and tokens of each row.
+    async fn listed(
+        store: &Store,
+        minutes: Range<u64>,
+        step: UsageStep,
+    ) -> Vec<(u64, String, u64)> {
+        let rows = store.usage(minutes, step, 10).await.unwrap().into_iter();
+        rows.map(|row| (row.minute, row.endpoint, row.sum.tokens())).collect()
+    }
+
+    #[tokio::test]
+    async fn minutes_are_rolled_up_into_hours_which_stay_the_same() {
+        with_store(async |store| {
+            let minutes = [NOW, NOW + 1, NOW + 59, NOW + 60, NOW + 61];
+            let rows = minutes.map(|minute| row(minute, "ada", "gpu"));
+            add(store, booked(rows)).await;
+            let all = NOW..NOW + 120;
+            let hours = [(NOW, "gpu", 45), (NOW + 60, "gpu", 30)].map(owned);
+            assert_eq!(listed(store, all.clone(), UsageStep::Hour).await, hours);
+            for _ in 0..2 {
+                store.roll_up_usage(0..NOW + 60).await.unwrap();
+                assert_eq!(listed(store, all.clone(), UsageStep::Hour).await, hours);
+                let left = [(NOW, "gpu", 45), (NOW + 60, "gpu", 15), (NOW + 61, "gpu", 15)];
+                let found = listed(store, all.clone(), UsageStep::Minute).await;
+                assert_eq!(found, left.map(owned));
+            }
         })
         .await;
     }
@@ -312,7 +409,7 @@ mod tests {
             import(100).await;
             let totals = add(store, Booked::default()).await;
             assert_eq!(totals.tenants, [("ada".into(), used(100, 0.5))]);
-            add(store, booked([row(HOUR, "ada", "")])).await;
+            add(store, booked([row(NOW, "ada", "")])).await;
             import(100).await;
             let totals = add(store, Booked::default()).await;
             assert_eq!(totals.tenants, [("ada".into(), used(115, 0.5))]);
@@ -323,12 +420,17 @@ mod tests {
     #[tokio::test]
     async fn old_usage_is_deleted() {
         with_store(async |store| {
-            let mut all = booked([row(HOUR, "ada", "gpu"), row(24, "ada", "")]);
-            all.users.extend([user(24, "x", 9, 5), user(HOUR, "x", 9, 5)]);
+            let mut all = booked([row(NOW, "ada", "gpu"), row(JANUARY, "ada", "")]);
+            all.users.extend([user(JANUARY, "x", 9, 5), user(NOW, "x", 9, 5)]);
             add(store, all).await;
-            store.expire_usage(HOUR, today()).await.unwrap();
-            assert_eq!(store.usage(0..HOUR + 9, 10).await.unwrap().len(), 1);
-            let january = Date::at(24 * 3600);
+            let january = Date::at(JANUARY * 60);
+            let ask = Ask { id: BudgetId::Spend("ada".into()), budget: 9, amount: 9, least: 9 };
+            store.allot(vec![ask], january).await.unwrap();
+            store.expire_usage((NOW, today()), today()).await.unwrap();
+            assert_eq!(listed(store, 0..NOW + 9, UsageStep::Minute).await.len(), 1);
+            let mine =
+                |transaction: &mut Transaction<'_>| Ok(allotments::of(transaction, "me")?.len());
+            assert_eq!(store.0.database.run(mine).await, Ok(0));
             let earlier = store.add_usage(Booked::default(), Vec::new(), january).await.unwrap();
             assert!(earlier.tenants.is_empty());
             assert_eq!(used_by(store, "x", january).await, 0);
@@ -341,8 +443,8 @@ mod tests {
         UserId::new(&KeyDigest::of("key"), id.as_bytes())
     }
 
-    fn user(hour: u64, id: &str, users_max: usize, tokens: u64) -> (UserKey, UsageSum) {
-        let (tenant, month) = ("a_a".into(), Date::at(hour * 3600).month);
+    fn user(minute: u64, id: &str, users_max: usize, tokens: u64) -> (UserKey, UsageSum) {
+        let (tenant, month) = ("a_a".into(), Date::at(minute * 60).month);
         let key = UserKey { month, tenant, user: user_id(id), users_max };
         (key, UsageSum { prompt: tokens, ..UsageSum::default() })
     }
@@ -356,12 +458,12 @@ mod tests {
     #[tokio::test]
     async fn users_of_a_tenant_are_bounded_and_the_heavy_ones_are_kept() {
         with_store(async |store| {
-            let (key, sum) = user(HOUR, "b", 9, 1);
+            let (key, sum) = user(NOW, "b", 9, 1);
             let other = (UserKey { tenant: "aba".into(), ..key }, sum);
-            let users = [other, user(HOUR, "heavy", 3, 900)].into();
+            let users = [other, user(NOW, "heavy", 3, 900)].into();
             add(store, Booked { users, ..Booked::default() }).await;
             for number in 0..20 {
-                let users = [user(HOUR, &number.to_string(), 3, 10 + number)].into();
+                let users = [user(NOW, &number.to_string(), 3, 10 + number)].into();
                 add(store, Booked { users, ..Booked::default() }).await;
             }
             let count = |transaction: &mut Transaction<'_>| {

@@ -1,4 +1,5 @@
-//! PURE. What was used and not yet stored: by hour, tenant, class, model and endpoint, and by user.
+//! PURE. What was used and not yet stored: by minute, tenant, class, model and endpoint, and by
+//! user.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +20,8 @@ const OTHERS: &str = "(others)";
 /// What a row is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct UsageKey {
-    /// Hours since 1970.
-    pub hour: u64,
+    /// Minutes since 1970.
+    pub minute: u64,
     /// The tenant.
     pub tenant: Arc<str>,
     /// Name of the class.
@@ -185,13 +186,13 @@ impl Booked {
 impl UsageKey {
     /// The day and the month.
     pub(crate) fn date(&self) -> Date {
-        Date::at(self.hour * 3600)
+        Date::at(self.minute * 60)
     }
 }
 
-/// The hour of a time in seconds since 1970, since then.
-pub(crate) fn hour_of(seconds: u64) -> u64 {
-    seconds / 3600
+/// The minute of a time in seconds since 1970, since then.
+pub(crate) fn minute_of(seconds: u64) -> u64 {
+    seconds / 60
 }
 
 #[cfg(test)]
@@ -200,7 +201,7 @@ mod tests {
 
     fn key(tenant: &str, model: usize) -> UsageKey {
         let (tenant, model) = (tenant.into(), model.to_string().into());
-        UsageKey { hour: 7, tenant, class: "standard", model, endpoint: "".into() }
+        UsageKey { minute: 7, tenant, class: "standard", model, endpoint: "".into() }
     }
 
     fn used(completion: u64) -> UsageSum {
@@ -240,11 +241,11 @@ mod tests {
     #[test]
     fn what_waits_is_known_by_budget() {
         let book = UsageBook::default();
-        let today = Date::at(7 * 3600);
+        let today = Date::at(7 * 60);
         let user = UserId::new(&crate::types::secret::KeyDigest::of("key"), b"x");
         book.book(UsageKey { endpoint: "gpu".into(), ..key("ada", 1) }, used(1));
         book.book(key("ada", 2), used(2));
-        book.book(UsageKey { hour: 24 * 40, ..key("ada", 2) }, used(100));
+        book.book(UsageKey { minute: 60 * 24 * 40, ..key("ada", 2) }, used(100));
         let of_user = |month| UserKey { month, tenant: "ada".into(), user, users_max: 9 };
         book.book_user(of_user(today.month), used(3));
         book.book_user(of_user(today.month + 1), used(100));

@@ -55,6 +55,10 @@ async fn usage_and_budgets_outlive_the_gateway_without_a_state_file() {
         rows.len() == 1 && rows[0].ends_with(",ada,standard,flotilla-demo,,20,2,7,0"),
         "{rows:?}"
     );
+    let minutes = rows_with(&kept, "by=minute", ",ada,").await;
+    assert_eq!(minutes.len(), 1);
+    assert_eq!((&minutes[0][..14], &minutes[0][16..]), (&rows[0][..14], &rows[0][16..]));
+    assert!(minutes[0][14..].starts_with(|c: char| c.is_ascii_digit()), "{minutes:?}");
     kept.stop().await;
 
     let kept = Kept::start_with(folder.path(), "", &ada).await;
@@ -98,14 +102,14 @@ async fn usage_is_for_operators_who_say_which_days_they_mean() {
 async fn a_table_has_at_most_a_hundred_thousand_rows() {
     let folder = Folder::new();
     let kept = Kept::start(folder.path(), "").await;
-    let hour = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() / 3600;
+    let minute = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() / 60;
     eventually("the tables to be there", async || {
         (kept.gateway.admin.get(PATH).await.status == 200).then_some(())
     })
     .await;
     let insert = format!(
         "WITH RECURSIVE counted(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < 100000) \
-         INSERT INTO usage SELECT {hour}, 't' || n, 'batch', 'm', '', 1, 0, 1, 0 FROM counted"
+         INSERT INTO usage SELECT {minute}, 't' || n, 'batch', 'm', '', 1, 0, 1, 0 FROM counted"
     );
     change(folder.path(), &insert);
     let table = kept.gateway.admin.get(PATH).await;
@@ -113,7 +117,7 @@ async fn a_table_has_at_most_a_hundred_thousand_rows() {
     assert_eq!(String::from_utf8_lossy(&table.body).lines().count(), 100_001, "and a head");
     change(
         folder.path(),
-        &format!("INSERT INTO usage VALUES ({hour}, 'a', 'batch', 'm', '', 1, 0, 1, 0)"),
+        &format!("INSERT INTO usage VALUES ({minute}, 'a', 'batch', 'm', '', 1, 0, 1, 0)"),
     );
     let refused = kept.gateway.admin.get(PATH).await;
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("from")));

@@ -4,11 +4,12 @@ use std::fmt::Write;
 
 use chrono::{DateTime, Datelike, Months, NaiveTime, SecondsFormat, Utc};
 
-use crate::store::UsageRecord;
+use crate::store::{UsageRecord, UsageStep};
 
-const HOUR_S: u64 = 60 * 60;
-/// Our columns.
-const COLUMNS: &str = "hour,tenant,class,model,endpoint,prompt_tokens,cached_tokens,\
+const MINUTE_S: u64 = 60;
+const HOUR_MINUTES: u64 = 60;
+/// Our columns, after that of the time.
+const COLUMNS: &str = "tenant,class,model,endpoint,prompt_tokens,cached_tokens,\
                        completion_tokens,cost\r\n";
 /// The mandatory columns of FOCUS 1.2 (<https://focus.finops.org>) and those that say what was
 /// consumed by whom.
@@ -20,20 +21,24 @@ const FOCUS_COLUMNS: &str = "BilledCost,BillingAccountId,BillingAccountName,Bill
 /// The provider of our own nodes.
 const PROVIDER: &str = "Flotilla";
 
-/// One row for each hour, tenant, class, model and endpoint. Hours are UTC; cached tokens are a
-/// part of prompt tokens; costs are in the currency of the prices.
-pub(super) fn csv(rows: &[UsageRecord]) -> String {
-    let mut text = COLUMNS.to_string();
-    for UsageRecord { hour, tenant, class, model, endpoint, sum } in rows {
-        let (begin, cost) = (time(start(*hour)), amount(sum.cost));
+/// One row for each minute or hour, tenant, class, model and endpoint. Times are UTC; cached tokens
+/// are a part of prompt tokens; costs are in the currency of the prices.
+pub(super) fn csv(rows: &[UsageRecord], step: UsageStep) -> String {
+    let first = match step {
+        UsageStep::Minute => "minute",
+        UsageStep::Hour => "hour",
+    };
+    let mut text = format!("{first},{COLUMNS}");
+    for UsageRecord { minute, tenant, class, model, endpoint, sum } in rows {
+        let (begin, cost) = (time(start(*minute)), amount(sum.cost));
         let cells = [&*begin, tenant, class, model, endpoint].map(cell).join(",");
         let _ = write!(text, "{cells},{},{},{},{cost}\r\n", sum.prompt, sum.cached, sum.completion);
     }
     text
 }
 
-/// Two rows for each of ours: prompt and completion tokens. What an endpoint was paid for both is
-/// in that of completion tokens, because no price of a kind of token is known afterwards.
+/// Two rows for each of our hours: prompt and completion tokens. What an endpoint was paid for both
+/// is in that of completion tokens, because no price of a kind of token is known afterwards.
 pub(super) fn focus(rows: &[UsageRecord], currency: &str) -> String {
     let mut text = FOCUS_COLUMNS.to_string();
     for row in rows {
@@ -49,8 +54,8 @@ fn focus_row(
     currency: &str,
     (kind, tokens, cost): (&str, u64, u64),
 ) {
-    let begin = start(row.hour);
-    let end = start(row.hour + 1);
+    let begin = start(row.minute);
+    let end = start(row.minute + HOUR_MINUTES);
     let (month_begin, month_end) = month(begin);
     let provider = if row.endpoint.is_empty() { PROVIDER } else { &row.endpoint };
     let (cost, tokens) = (amount(cost), tokens.to_string());
@@ -91,8 +96,8 @@ fn focus_row(
     text.push_str("\r\n");
 }
 
-fn start(hour: u64) -> DateTime<Utc> {
-    let seconds = i64::try_from(hour.saturating_mul(HOUR_S)).unwrap_or_default();
+fn start(minute: u64) -> DateTime<Utc> {
+    let seconds = i64::try_from(minute.saturating_mul(MINUTE_S)).unwrap_or_default();
     DateTime::from_timestamp(seconds, 0).unwrap_or_default()
 }
 
@@ -132,14 +137,15 @@ mod tests {
         let sum = UsageSum { prompt: 100, cached: 40, completion: 7, cost: 1_250_000_000 };
         let (tenant, model, endpoint) = (tenant.into(), model.into(), endpoint.into());
         // 2026-12-31, 23:00
-        UsageRecord { hour: 499_655, tenant, class: "batch".into(), model, endpoint, sum }
+        UsageRecord { minute: 499_655 * 60, tenant, class: "batch".into(), model, endpoint, sum }
     }
 
     #[test]
     fn each_row_has_a_line() {
-        let text = csv(&[record("ada", "m", "")]);
+        let text = csv(&[record("ada", "m", "")], UsageStep::Hour);
         let lines: Vec<&str> = text.split("\r\n").collect();
-        assert_eq!(lines[0].split(',').count(), 9);
+        assert_eq!((lines[0].split(',').count(), &lines[0][..12]), (9, "hour,tenant,"));
+        assert!(csv(&[], UsageStep::Minute).starts_with("minute,tenant,"));
         assert_eq!(lines[1], "2026-12-31T23:00:00Z,ada,batch,m,,100,40,7,1.25");
         assert_eq!(lines[2..], [""]);
         let amounts = [(0, "0"), (1, "0.000000001"), (10_000_000_000, "10")];

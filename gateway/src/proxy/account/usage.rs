@@ -9,7 +9,7 @@ use super::super::admit::Admitted;
 use super::{ExternalCost, Record, Tokens};
 use crate::dispatcher::Lease;
 use crate::observability::metrics::{EndpointKind, MetricLabels, SpendKind};
-use crate::store::{UsageKey, UsageSum, UserKey, hour_of};
+use crate::store::{UsageKey, UsageSum, UserKey, minute_of};
 
 impl Record {
     /// Books the cost of an attempt at an external endpoint, whatever its result.
@@ -97,7 +97,7 @@ impl Record {
             return;
         }
         let key = UsageKey {
-            hour: hour_of(unix_seconds(SystemTime::now())),
+            minute: minute_of(unix_seconds(SystemTime::now())),
             tenant: tenant.into(),
             class: self.class_name(),
             model: model.into(),
