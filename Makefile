@@ -76,7 +76,7 @@ unit:
 ## Run the tests that start real processes, one at a time, because they share the cores.
 end-to-end: build setup-test
 	$(CARGO) test $(CHOICE) --test tidy --test gateway --test simulation
-	[ ! -e /usr/lib/postgresql ] || scripts/postgres.sh with $(CARGO) test $(CHOICE) --test gateway -- \
+	[ ! -e /usr/lib/postgresql ] || scripts/postgres.sh with $(CARGO) test $(CHOICE) --lib --test gateway -- store:: \
 	    background:: batch_slots:: batches:: budgets:: encryption:: jobs:: message_batches:: stored_keys:: \
 	    stored_responses:: streams:: usage:: work::
 	$(CARGO) test $(CHOICE) --test edge -- --test-threads=2

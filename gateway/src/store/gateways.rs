@@ -223,6 +223,10 @@ mod tests {
     #[tokio::test]
     async fn alone_a_gateway_owns_what_was_left_before_the_clock_went_back() {
         with_store(async |store| {
+            // With PostgreSQL, a gateway does not know that it is alone.
+            if store.is_shared() {
+                return;
+            }
             let left = |transaction: &mut Transaction<'_>| {
                 let sql = "INSERT INTO gateways (id, seen_at) VALUES ('dead', 99999999999)";
                 transaction.execute(sql, &[])?;

@@ -304,15 +304,8 @@ impl ToSql for Value<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::tls;
     use super::*;
-
-    fn tls() -> Arc<ClientConfig> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider);
-        let builder = builder.with_safe_default_protocol_versions().unwrap();
-        let roots = rustls::RootCertStore::empty();
-        Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
-    }
 
     fn settings(url: &str) -> PostgresSettings {
         PostgresSettings::new(url, tls()).unwrap()

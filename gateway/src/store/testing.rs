@@ -1,10 +1,16 @@
 //! A store of tests.
 
 use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
 
+use rustls::ClientConfig;
 use serde_json::{Map, Value};
 
-use super::{BackgroundTask, Batch, BatchStatus, Keyring, Place, StorageLimits, Store, Times};
+use super::{
+    BackgroundTask, Batch, BatchStatus, Keyring, Place, PostgresSettings, StorageLimits, Store,
+    Times,
+};
 
 /// Runs a test with a store of its own.
 pub(super) async fn with_store(test: impl AsyncFnOnce(&Store)) {
@@ -14,11 +20,33 @@ pub(super) async fn with_store(test: impl AsyncFnOnce(&Store)) {
     store.close(true).await;
 }
 
-/// A store in a folder.
+/// A store in a folder: with SQLite, or with the server that FLOTILLA_TEST_POSTGRES names.
 pub(super) fn store(folder: &Path, keyring: Keyring) -> Store {
-    let place = Place { folder: folder.into(), bucket: None, postgres: None, keyring };
+    let server = std::env::var("FLOTILLA_TEST_POSTGRES").ok();
+    let postgres = server.map(|server| database_of(&server, folder));
+    let place = Place { folder: folder.into(), bucket: None, postgres, keyring };
     let limits = StorageLimits { bytes_max: 1 << 30, tenant_bytes_max: 1 << 30 };
     Store::new(place, "me", limits)
+}
+
+/// The database that belongs to a folder. It stays until the server is gone.
+fn database_of(server: &str, folder: &Path) -> PostgresSettings {
+    let path = folder.to_str().unwrap().to_lowercase();
+    let letters: String = path.chars().filter(char::is_ascii_alphanumeric).collect();
+    let create = format!("CREATE DATABASE {letters}");
+    // It may be there already.
+    Command::new("psql").args([server, "-c", &create]).output().unwrap();
+    let (before, _) = server.rsplit_once('/').unwrap();
+    PostgresSettings::new(&format!("{before}/{letters}"), tls()).unwrap()
+}
+
+/// Settings for encrypted connections, which trust nobody.
+pub(super) fn tls() -> Arc<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    let roots = rustls::RootCertStore::empty();
+    Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
 /// Keys that consist of these digits; the first encrypts.
