@@ -14,6 +14,7 @@ mod embedder;
 mod kernel;
 mod load_error;
 mod log;
+mod mapped;
 mod peak;
 mod probe;
 mod product;
@@ -32,6 +33,7 @@ pub use context::{BATCH_ROWS, ContextOptions, FlashAttention, KvType, LlamaModel
 pub use embedder::{EmbedOptions, LlamaEmbedder};
 pub use kernel::{register, trial};
 pub use load_error::LoadError;
+pub use mapped::MappedFiles;
 pub use peak::products_per_second;
 pub use probe::{is_claimed, probe};
 pub(crate) use quantize::{quantize, row_bytes};

@@ -13,9 +13,10 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use inference_core::llama::{
-    ContextOptions, EmbedOptions, LlamaEmbedder, LlamaModel, LlamaTokenizer, LoadError, Pooling,
-    Weights, register,
+    ContextOptions, EmbedOptions, LlamaEmbedder, LlamaModel, LlamaTokenizer, LoadError,
+    MappedFiles, Pooling, Weights, register,
 };
+use inference_core::model_file::memory_plan::LoadMode;
 use inference_core::prepare::{IsWanted, Lane, PrepareError, Prepared, Preparer, RerankTemplate};
 use inference_core::scheduler::embed::{EmbedEngine, EmbedJob};
 use inference_core::scheduler::engine_thread::{self, EngineHandle, Finisher, Listener};
@@ -75,10 +76,10 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
         .name("reports".into())
         .spawn(move || write_reports(writer, &outbox))?;
     match model {
-        Ok((files, sandbox, prefixes)) => {
+        Ok((files, confined)) => {
             let (reports, flags, submits) = (reports.clone(), flags.clone(), inbox.clone());
             let finisher = Arc::clone(&finisher);
-            let prompts = Prompts { options, sandbox, prefixes, reports, flags, finisher };
+            let prompts = Prompts { options, confined, reports, flags, finisher };
             std::thread::Builder::new()
                 .name("prompts".into())
                 .spawn(move || prompts.run(files, &submits))?;
@@ -93,8 +94,9 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
 
 /// Opens the model's files, if they are the intended ones, and the folder of saved prefixes, and
 /// confines this process to them.
-fn open(options: &EngineOptions) -> Result<(ModelFiles, Sandbox, Prefixes), String> {
+fn open(options: &EngineOptions) -> Result<(ModelFiles, Confined), String> {
     let files = ModelFiles::open(&options.model).map_err(|e| e.to_string())?;
+    let mapped = MappedFiles::new(files.parts()).ok();
     if files.digest() != options.digest {
         return Err("the model file was replaced while the engine started".into());
     }
@@ -107,7 +109,7 @@ fn open(options: &EngineOptions) -> Result<(ModelFiles, Sandbox, Prefixes), Stri
         }
         _ => prefixes,
     };
-    Ok((files, sandbox, prefixes))
+    Ok((files, Confined { sandbox, prefixes, mapped }))
 }
 
 fn read_commands(
@@ -176,11 +178,18 @@ fn end_process() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
 }
 
+/// What this process has opened before it was confined.
+struct Confined {
+    sandbox: Sandbox,
+    prefixes: Prefixes,
+    /// The model's files, unless the system hides its mappings.
+    mapped: Option<MappedFiles>,
+}
+
 /// The threads that load the model and turn requests into jobs.
 struct Prompts {
     options: EngineOptions,
-    sandbox: Sandbox,
-    prefixes: Prefixes,
+    confined: Confined,
     /// Set if there is anything to be written when the engine stops.
     finisher: Arc<OnceLock<Finisher<Job>>>,
     reports: SyncSender<Report>,
@@ -280,7 +289,7 @@ impl Prompts {
                 error: preparer.template_error(),
             }),
             digest,
-            sandbox: self.sandbox.clone(),
+            sandbox: self.confined.sandbox.clone(),
             sampling: Box::new(files.header().sampling),
             sizes: Box::new(sizes),
             speculates,
@@ -296,6 +305,11 @@ impl Prompts {
     fn load_weights(&mut self, files: &ModelFiles) -> Result<Loaded, LoadError> {
         register(self.options.kernel);
         let weights = Weights::load(&files.open_paths(), self.options.load)?;
+        let is_mapped = self.options.load == LoadMode::Mmap;
+        if let Some(mapped) = self.confined.mapped.take().filter(|_| is_mapped) {
+            // Without it, the model needs more memory.
+            let _ = mapped.release_pages();
+        }
         let pooling = self.options.pooling.or_else(|| weights.pooling());
         let (running, speculates) = match pooling {
             Some(Pooling::Rank) if !has_classifier(files) => return Err(LoadError::NoClassifier),
@@ -321,7 +335,7 @@ impl Prompts {
 
     /// Returns as well whether it may compute several tokens of a response at once.
     fn start_generator(&mut self, weights: &Weights) -> Result<(Running, bool), LoadError> {
-        let prefixes = std::mem::replace(&mut self.prefixes, Ok(None));
+        let prefixes = std::mem::replace(&mut self.confined.prefixes, Ok(None));
         let disk = prefixes::start(prefixes, &self.options, &self.reports);
         let context = ContextOptions {
             slots: self.options.slots,
