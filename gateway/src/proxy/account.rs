@@ -264,6 +264,11 @@ impl Record {
         }
     }
 
+    /// True if an external endpoint had the request last.
+    pub(crate) fn is_at_external(&self) -> bool {
+        self.terms.is_some()
+    }
+
     /// Name of the endpoint that serves the request.
     pub(crate) fn node(&self) -> Option<&str> {
         self.node.as_deref()

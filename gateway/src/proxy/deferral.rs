@@ -158,8 +158,12 @@ impl LatestCheckpoint {
         Self { state: Mutex::new(LatestState { checkpoint, is_taken: true }), is_bound }
     }
 
-    /// Records how far the request is now.
-    pub(super) fn record(&self, mut checkpoint: Checkpoint) {
+    /// Records how far the request is now, with an external endpoint if `is_external`. A node makes
+    /// the same again from an earlier checkpoint, if there is no mark for what it has sent last.
+    pub(super) fn record(&self, mut checkpoint: Checkpoint, is_external: bool) {
+        if checkpoint.is_lost && !is_external {
+            return;
+        }
         if self.is_bound {
             checkpoint.resume.choices.clear();
         }
@@ -254,7 +258,7 @@ mod tests {
     fn a_checkpoint_is_taken_once_and_is_read_as_it_was_written() {
         let latest = LatestCheckpoint::new(Checkpoint::first(7, 9), false);
         assert_eq!(latest.take(), None, "there is nothing to store yet");
-        latest.record(reached(&[1, 2]));
+        latest.record(reached(&[1, 2]), false);
         let taken = latest.take().unwrap();
         assert_eq!(latest.take(), None);
         let read: Checkpoint = serde_json::from_slice(&taken).unwrap();
@@ -271,5 +275,16 @@ mod tests {
         assert_eq!((again.model(), latest.get()), (None, Checkpoint::first(7, 9)));
         assert_eq!((again.origin().random, again.origin().now), (7, 9));
         assert!(latest.take().is_some(), "the tokens must go from the store, too");
+    }
+
+    #[test]
+    fn what_a_node_has_sent_without_a_mark_is_not_lost_and_what_an_external_endpoint_has_is() {
+        let latest = LatestCheckpoint::new(Checkpoint::first(7, 9), false);
+        latest.record(reached(&[1, 2]), false);
+        let lost = || Checkpoint { is_lost: true, ..reached(&[1, 2, 3]) };
+        latest.record(lost(), false);
+        assert_eq!(latest.get(), reached(&[1, 2]));
+        latest.record(lost(), true);
+        assert!(latest.get().is_lost);
     }
 }

@@ -172,7 +172,7 @@ impl Drive {
     /// Records how far the response is, if another attempt or another process may continue it.
     pub(crate) fn record_checkpoint(&mut self) {
         let Some(latest) = &self.admitted.latest else { return };
-        latest.record(self.checkpoint());
+        latest.record(self.checkpoint(), self.record.is_at_external());
         self.recorded = Instant::now();
     }
 
