@@ -23,9 +23,11 @@ use crate::types::random::random;
 /// Class header of requests and responses. It overrides `service_tier`.
 pub(crate) const CLASS: HeaderName = HeaderName::from_static("x-flotilla-class");
 
-/// How often it is recorded and stored how far a response is. Tokens since the last time are made
-/// again if the gateway dies.
+/// How often it is stored how far a response is. Tokens since the last time are made again if the
+/// gateway dies.
 pub(crate) const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a request records how far it is, in memory: what is stored is no older than that.
+pub(super) const RECORD_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What a response in the background needs of its request.
 #[derive(Debug)]

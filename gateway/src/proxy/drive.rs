@@ -21,7 +21,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::account::Record;
 use super::admit::Admitted;
 use super::budget::follow_payment;
-use super::deferral::{CHECKPOINT_INTERVAL, Checkpoint};
+use super::deferral::{Checkpoint, RECORD_INTERVAL};
 use super::forward::Whole;
 use super::route::{self, Routed, Routing};
 use super::stored::keep;
@@ -450,7 +450,7 @@ impl Drive {
         if let Some(exchange) = self.find(attempt) {
             exchange.record_progress(tokens, choices, idle);
         }
-        if self.recorded.elapsed() >= CHECKPOINT_INTERVAL {
+        if self.recorded.elapsed() >= RECORD_INTERVAL {
             self.record_checkpoint();
         }
     }
