@@ -160,16 +160,17 @@ impl LatestCheckpoint {
         Self { state: Mutex::new(LatestState { checkpoint, is_taken: true }), is_bound }
     }
 
-    /// Records how far the request is now, with an external endpoint if `is_external`. A node makes
-    /// the same again from an earlier checkpoint, if there is no mark for what it has sent last.
-    pub(super) fn record(&self, mut checkpoint: Checkpoint, is_external: bool) {
+    /// Records how far the request is now, with an external endpoint if `is_external`. Not if there
+    /// is no mark for what a node has sent last: it makes that again from an earlier checkpoint.
+    pub(super) fn record(&self, mut checkpoint: Checkpoint, is_external: bool) -> bool {
         if checkpoint.is_lost && !is_external {
-            return;
+            return false;
         }
         if self.is_bound {
             checkpoint.resume.choices.clear();
         }
         *self.lock() = LatestState { checkpoint, is_taken: false };
+        true
     }
 
     /// How far it is.
@@ -260,7 +261,7 @@ mod tests {
     fn a_checkpoint_is_taken_once_and_is_read_as_it_was_written() {
         let latest = LatestCheckpoint::new(Checkpoint::first(7, 9), false);
         assert_eq!(latest.take(), None, "there is nothing to store yet");
-        latest.record(reached(&[1, 2]), false);
+        assert!(latest.record(reached(&[1, 2]), false));
         let taken = latest.take().unwrap();
         assert_eq!(latest.take(), None);
         let read: Checkpoint = serde_json::from_slice(&taken).unwrap();
@@ -282,11 +283,11 @@ mod tests {
     #[test]
     fn what_a_node_has_sent_without_a_mark_is_not_lost_and_what_an_external_endpoint_has_is() {
         let latest = LatestCheckpoint::new(Checkpoint::first(7, 9), false);
-        latest.record(reached(&[1, 2]), false);
+        assert!(latest.record(reached(&[1, 2]), false));
         let lost = || Checkpoint { is_lost: true, ..reached(&[1, 2, 3]) };
-        latest.record(lost(), false);
+        assert!(!latest.record(lost(), false));
         assert_eq!(latest.get(), reached(&[1, 2]));
-        latest.record(lost(), true);
+        assert!(latest.record(lost(), true));
         assert!(latest.get().is_lost);
     }
 }

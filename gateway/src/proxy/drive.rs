@@ -169,11 +169,11 @@ impl Drive {
         Checkpoint::new(attempts.resume(), attempts.is_resumable(), attempts.origin())
     }
 
-    /// Records how far the response is, if another attempt or another process may continue it.
-    pub(crate) fn record_checkpoint(&mut self) {
-        let Some(latest) = &self.admitted.latest else { return };
-        latest.record(self.checkpoint(), self.record.is_at_external());
+    /// Records how far the response is, if another attempt or process may continue it from here.
+    pub(crate) fn record_checkpoint(&mut self) -> bool {
         self.recorded = Instant::now();
+        let latest = self.admitted.latest.as_ref();
+        latest.is_some_and(|it| it.record(self.checkpoint(), self.record.is_at_external()))
     }
 
     /// Takes a response in the background that is complete, with the turns before it, as JSON.

@@ -219,8 +219,10 @@ impl Making<'_> {
             let next = tokio::select! {
                 next = drive.next() => next,
                 _ = ticks.tick(), if saving.is_none() => {
-                    drive.record_checkpoint();
-                    saving = Some(Box::pin(self.save()));
+                    // Events are stored with the tokens that led to them, or not yet.
+                    if drive.record_checkpoint() {
+                        saving = Some(Box::pin(self.save()));
+                    }
                     continue;
                 }
                 () = saved(&mut saving) => {
@@ -273,14 +275,18 @@ impl Making<'_> {
         Made::Complete(conversation)
     }
 
-    /// Stores what another process needs. If that fails, more is made again.
-    async fn save(&self) {
-        let Some(progress) = self.latest.take() else { return };
+    /// Stores what another process needs, as it is now and not when the future is polled. If that
+    /// fails, more is made again.
+    fn save(&self) -> impl Future<Output = ()> {
+        let progress = self.latest.take();
         // Readers at this gateway need no events from the store.
         let events = self.store.is_shared().then(|| self.live.unsaved());
-        let saved = self.store.record_progress(self.response, progress, events.clone());
-        if let (Ok(()), Some(events)) = (saved.await, events) {
-            self.live.set_saved(events.next);
+        async move {
+            let Some(progress) = progress else { return };
+            let saved = self.store.record_progress(self.response, progress, events.clone());
+            if let (Ok(()), Some(events)) = (saved.await, events) {
+                self.live.set_saved(events.next);
+            }
         }
     }
 }
