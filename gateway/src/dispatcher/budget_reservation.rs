@@ -2,18 +2,12 @@
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Dispatcher;
 use crate::access::spend::{Budget, Need, Shortage};
 use crate::store::Mark;
-use crate::types::budget::{Ask, BudgetId};
-use crate::types::error::Error;
-use crate::types::limits::{BudgetLimit, RateLimit};
+use crate::types::budget::BudgetId;
 use crate::types::user::UserId;
-
-/// When to try again, if running requests have reserved what is left.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// Tokens reserved for a request. Dropping it releases them: what was used is booked before.
 #[derive(Debug)]
@@ -58,29 +52,6 @@ impl Dispatcher {
     /// True if no request runs that has reserved anything.
     pub(crate) fn has_no_reservations(&self) -> bool {
         self.lock().scheduler.ledger.has_no_reservations()
-    }
-}
-
-impl Shortage {
-    /// What the gateway should ask for.
-    pub(crate) fn asks(self) -> Vec<Ask> {
-        match self {
-            Self::Unallotted(asks) => asks,
-            Self::UsedUp(_) | Self::Reserved(_) => Vec::new(),
-        }
-    }
-
-    /// The error that the client receives.
-    pub(crate) fn error(self) -> Error {
-        let (limit, wait) = (RateLimit::Budget, RETRY);
-        match self {
-            Self::UsedUp(scope) => Error::Quota(BudgetLimit::Tokens, scope),
-            Self::Reserved(scope) => Error::RateLimited { limit, scope, wait },
-            Self::Unallotted(asks) => {
-                let scope = asks.first().map(|ask| ask.id.scope()).unwrap_or_default();
-                Error::RateLimited { limit, scope, wait }
-            }
-        }
     }
 }
 

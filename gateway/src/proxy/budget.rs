@@ -42,9 +42,7 @@ fn try_reserve(
     let reserved = gateway.dispatcher.reserve_budget((tenant, *user), budgets, need, has_asked)?;
     Ok(reserved.map(|mut reserved| {
         if let Some(store) = &gateway.store {
-            let today = Date::today();
-            let marks = reserved.budgets().iter().filter_map(|id| store.mark(id, today));
-            reserved.set_marks(marks.collect());
+            reserved.set_marks(store.marks(reserved.budgets(), Date::today()));
         }
         reserved
     }))
@@ -53,8 +51,7 @@ fn try_reserve(
 /// Writes down what a request may cost at an external endpoint, for the case that this gateway is
 /// killed.
 pub(super) fn follow_payment(gateway: &Gateway, lease: &mut Lease) {
-    let Some(store) = &gateway.store else { return };
-    let today = Date::today();
-    let marks = lease.budgets().iter().filter_map(|id| store.mark(id, today)).collect();
-    lease.set_marks(marks);
+    if let Some(store) = &gateway.store {
+        lease.set_marks(store.marks(lease.budgets(), Date::today()));
+    }
 }

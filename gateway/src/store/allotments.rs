@@ -8,9 +8,12 @@
 
 use super::gateways::say_alive;
 use super::sql::{Row, Transaction, values};
-use super::{Store, StoreError};
+use super::{Store, StoreError, usage};
 use crate::types::budget::{Allotted, Ask, BudgetId};
 use crate::types::usage::Date;
+
+/// Which row is the allotment of a gateway.
+pub(super) const ITS_ROW: &str = "gateway = ?1 AND kind = ?2 AND period = ?3 AND owner = ?4";
 
 /// What a gateway gets beyond what it needs, so that it need not ask for each request: at most this
 /// part of what is left of a budget,
@@ -27,7 +30,7 @@ impl Store {
         today: Date,
     ) -> Result<Vec<Allotted>, StoreError> {
         // What is killed before it has a mark has used nothing.
-        asks.iter().for_each(|ask| drop(self.mark(&ask.id, today)));
+        drop(self.marks(asks.iter().map(|ask| &ask.id), today));
         let me = self.0.me.clone();
         let allot = move |transaction: &mut Transaction<'_>| {
             // A gateway that is not known to live has no allotment.
@@ -86,13 +89,7 @@ fn taken(
     id: &BudgetId,
     today: Date,
 ) -> Result<Taken, StoreError> {
-    let (sums, column) = match id {
-        BudgetId::Tokens(_) => ("month", "tokens"),
-        BudgetId::Spend(_) => ("month", "cost"),
-        BudgetId::EndpointSpend(_) => ("day", "cost"),
-        BudgetId::UserTokens(..) => ("user", "tokens"),
-        BudgetId::UserSpend(..) => ("user", "cost"),
-    };
+    let column = if id.is_money() { "cost" } else { "tokens" };
     let sql = format!(
         "SELECT (SELECT coalesce(CAST(sum({column}) AS BIGINT), 0) FROM usage_sums \
          WHERE kind = ?1 AND period = ?2 AND name = ?3) AS used, \
@@ -102,7 +99,7 @@ fn taken(
          WHERE kind = ?4 AND period = ?2 AND owner = ?3 AND gateway = ?5) AS mine"
     );
     let (period, owner) = (id.period(today), id.owner());
-    let values = values![sums, period, &owner, id.kind(), me];
+    let values = values![usage::sums_of(id), period, &owner, id.kind(), me];
     let mut row = transaction.first(&sql, values)?.ok_or(StoreError::Unavailable)?;
     Ok(Taken { used: row.take("used")?, allotted: row.take("allotted")?, mine: row.take("mine")? })
 }
@@ -117,12 +114,13 @@ pub(super) fn take(
     if amount == 0 {
         return Ok(());
     }
-    let sql = "UPDATE allotments SET amount = CASE WHEN amount > ?5 THEN amount - ?5 ELSE 0 END, \
-               counted = counted + ?6 \
-               WHERE kind = ?2 AND period = ?3 AND owner = ?4 AND gateway = ?1";
+    let sql = format!(
+        "UPDATE allotments SET amount = CASE WHEN amount > ?5 THEN amount - ?5 ELSE 0 END, \
+         counted = counted + ?6 WHERE {ITS_ROW}"
+    );
     let counted = if is_used { amount } else { 0 };
     let (period, owner) = (id.period(date), id.owner());
-    transaction.execute(sql, values![me, id.kind(), period, &owner, amount, counted])?;
+    transaction.execute(&sql, values![me, id.kind(), period, &owner, amount, counted])?;
     Ok(())
 }
 
@@ -131,9 +129,8 @@ pub(super) fn forget(
     transaction: &mut Transaction<'_>,
     (me, id, date): (&str, &BudgetId, Date),
 ) -> Result<(), StoreError> {
-    let sql = "DELETE FROM allotments WHERE kind = ?2 AND period = ?3 AND owner = ?4 \
-               AND gateway = ?1 AND amount = 0";
-    transaction.execute(sql, values![me, id.kind(), id.period(date), &id.owner()])?;
+    let sql = format!("DELETE FROM allotments WHERE {ITS_ROW} AND amount = 0");
+    transaction.execute(&sql, values![me, id.kind(), id.period(date), &id.owner()])?;
     Ok(())
 }
 
@@ -154,7 +151,6 @@ pub(super) fn of(
 
 #[cfg(test)]
 mod tests {
-    use super::super::usage;
     use super::*;
     use crate::store::testing::{store as open, with_store};
     use crate::store::{Booked, Keyring, UsageKey, UsageSum};

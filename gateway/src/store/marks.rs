@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use inference_protocol::ids::is_plain_id;
 
+use super::allotments::ITS_ROW;
 use super::sql::{Transaction, values};
 use super::{Store, StoreError, usage};
 use crate::types::budget::BudgetId;
@@ -202,9 +203,14 @@ fn left_behind(folder: &Path, me: &str) -> Vec<LeftFile> {
 }
 
 impl Store {
-    /// The mark of a budget today. `None` if it cannot be written.
-    pub(crate) fn mark(&self, id: &BudgetId, today: Date) -> Option<Arc<Mark>> {
-        self.0.marks.of(id, id.period(today))
+    /// The marks of budgets today, without those that cannot be written.
+    pub(crate) fn marks<'a>(
+        &self,
+        ids: impl IntoIterator<Item = &'a BudgetId>,
+        today: Date,
+    ) -> Vec<Arc<Mark>> {
+        let marks = ids.into_iter().filter_map(|id| self.0.marks.of(id, id.period(today)));
+        marks.collect()
     }
 
     /// Stores what gateways had used when they were killed, as far as they have left it in the
@@ -240,17 +246,14 @@ fn settle(transaction: &mut Transaction<'_>, id: &str, left: &[Left]) -> Result<
     for Left { id: budget, period, amount } in left {
         let (kind, owner) = (budget.kind(), budget.owner());
         let key = values![id, kind, *period, &owner];
-        let sql = "SELECT counted FROM allotments \
-                   WHERE gateway = ?1 AND kind = ?2 AND period = ?3 AND owner = ?4";
-        let Some(mut row) = transaction.first(sql, key)? else { continue };
+        let sql = format!("SELECT counted FROM allotments WHERE {ITS_ROW}");
+        let Some(mut row) = transaction.first(&sql, key)? else { continue };
         let lost = amount.saturating_sub(row.take("counted")?);
         if lost > 0 {
             usage::add_used(transaction, (budget, *period), lost)?;
             tracing::info!(kind, owner, amount = lost, "use of a killed gateway counted");
         }
-        let sql = "DELETE FROM allotments \
-                   WHERE gateway = ?1 AND kind = ?2 AND period = ?3 AND owner = ?4";
-        transaction.execute(sql, key)?;
+        transaction.execute(&format!("DELETE FROM allotments WHERE {ITS_ROW}"), key)?;
     }
     Ok(true)
 }
@@ -332,7 +335,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let killed = store(folder.path(), Keyring::default());
         assert_eq!(ask(&killed, 600).await, 650);
-        let mark = killed.mark(&tokens("ada"), today()).unwrap();
+        let mark = killed.marks(&[tokens("ada")], today()).remove(0);
         mark.add(300);
         let key = UsageKey {
             minute: 1,

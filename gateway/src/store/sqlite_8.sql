@@ -1,7 +1,7 @@
 -- Parts of budgets that a gateway may grant to requests, until it has stored that they were used.
 -- kind: tokens, spend, endpoint_spend, user_tokens, user_spend. period: a day for endpoint_spend,
 -- else a month, as in usage_sums. amount: tokens, or billionths of the currency's unit.
--- counted: how much of it was used and is stored.
+-- counted: how much of it was used and is stored. usage_sums have a further kind: 'user' of a month.
 CREATE TABLE budget_parts (
     gateway TEXT NOT NULL,
     kind TEXT NOT NULL,

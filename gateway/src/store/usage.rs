@@ -98,14 +98,16 @@ impl Store {
                 allotments::take(transaction, (&me, id, today), *amount, false)?;
                 allotments::forget(transaction, (&me, id, today))?;
             }
-            let allotted = allotments::of(transaction, &me)?;
-            Ok((totals(transaction, today)?, allotted))
+            let tenants = sums(transaction, "month", today.month)?;
+            let endpoints = sums(transaction, "day", today.day)?;
+            Ok((tenants, endpoints, allotments::of(transaction, &me)?))
         };
-        let (totals, allotted) = self.0.database.run(add).await?;
+        let (tenants, endpoints, allotted) = self.0.database.run(add).await?;
         self.0.marks.keep(&allotted.iter().map(|(id, period, _)| (id, *period)).collect());
         let current = allotted.into_iter().filter(|(id, period, _)| id.period(today) == *period);
         let allotted = current.map(|(id, _, amount)| (id, amount)).collect();
-        Ok(UsageTotals { allotted, ..totals })
+        let endpoints = endpoints.into_iter().map(|(name, used)| (name, used.spend)).collect();
+        Ok(UsageTotals { tenants, endpoints, allotted })
     }
 
     /// Adds what tenants had used in the month before there was a store, unless more than that is
@@ -256,14 +258,17 @@ pub(super) fn add_used(
     (id, period): (&BudgetId, u64),
     amount: u64,
 ) -> Result<(), StoreError> {
-    let (kind, tokens, cost) = match id {
-        BudgetId::Tokens(_) => ("month", amount, 0),
-        BudgetId::Spend(_) => ("month", 0, amount),
-        BudgetId::EndpointSpend(_) => ("day", 0, amount),
-        BudgetId::UserTokens(..) => ("user", amount, 0),
-        BudgetId::UserSpend(..) => ("user", 0, amount),
-    };
-    add_sum(transaction, (kind, period, &id.owner()), tokens, cost)
+    let (tokens, cost) = if id.is_money() { (0, amount) } else { (amount, 0) };
+    add_sum(transaction, (sums_of(id), period, &id.owner()), tokens, cost)
+}
+
+/// The kind of the sums that a budget limits.
+pub(super) fn sums_of(id: &BudgetId) -> &'static str {
+    match id {
+        BudgetId::Tokens(_) | BudgetId::Spend(_) => "month",
+        BudgetId::EndpointSpend(_) => "day",
+        BudgetId::UserTokens(..) | BudgetId::UserSpend(..) => "user",
+    }
 }
 
 fn add_sum(
@@ -280,20 +285,19 @@ fn add_sum(
     Ok(())
 }
 
-fn totals(transaction: &mut Transaction<'_>, today: Date) -> Result<UsageTotals, StoreError> {
-    let mut of = |kind: &str, period: u64| {
-        let sql = "SELECT name, tokens, cost FROM usage_sums WHERE kind = ?1 AND period = ?2";
-        let read = |mut row: Row| {
-            let sum = UsageSum { cost: row.take("cost")?, ..UsageSum::default() };
-            Ok((row.take("name")?, Used { tokens: row.take("tokens")?, spend: sum.amount() }))
-        };
-        let rows = transaction.query(sql, values![kind, period])?.into_iter().map(read);
-        rows.collect::<Result<Vec<(String, Used)>, Fault>>()
+/// The sums of a kind and period, by name.
+fn sums(
+    transaction: &mut Transaction<'_>,
+    kind: &str,
+    period: u64,
+) -> Result<Vec<(String, Used)>, StoreError> {
+    let sql = "SELECT name, tokens, cost FROM usage_sums WHERE kind = ?1 AND period = ?2";
+    let read = |mut row: Row| {
+        let sum = UsageSum { cost: row.take("cost")?, ..UsageSum::default() };
+        Ok((row.take("name")?, Used { tokens: row.take("tokens")?, spend: sum.amount() }))
     };
-    let tenants = of("month", today.month)?;
-    let endpoints = of("day", today.day)?.into_iter().map(|(name, used)| (name, used.spend));
-    let (endpoints, allotted) = (endpoints.collect(), Vec::new());
-    Ok(UsageTotals { tenants, endpoints, allotted })
+    let rows = transaction.query(sql, values![kind, period])?.into_iter().map(read);
+    Ok(rows.collect::<Result<_, Fault>>()?)
 }
 
 fn read(mut row: Row) -> Result<UsageRecord, Fault> {

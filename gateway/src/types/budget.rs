@@ -15,6 +15,11 @@ pub(crate) fn billionths(money: f64) -> u64 {
     (money * BILLION).round() as u64
 }
 
+/// The same, rounded up.
+pub(crate) fn billionths_up(money: f64) -> u64 {
+    (money * BILLION).ceil() as u64
+}
+
 /// Billionths of the currency's unit as money.
 pub(crate) fn money(billionths: u64) -> f64 {
     billionths as f64 / BILLION
@@ -81,6 +86,11 @@ impl BudgetId {
     /// True if it lasts a day, not a month.
     pub(crate) fn is_daily(&self) -> bool {
         matches!(self, Self::EndpointSpend(_))
+    }
+
+    /// True if it is money, not tokens.
+    pub(crate) fn is_money(&self) -> bool {
+        matches!(self, Self::Spend(_) | Self::EndpointSpend(_) | Self::UserSpend(..))
     }
 
     /// Whose limit it is.
@@ -152,5 +162,6 @@ mod tests {
     fn money_is_exact_to_a_billionth() {
         assert_eq!(billionths(0.1) + billionths(0.2), billionths(0.3));
         assert_eq!((money(1_500_000_000), billionths(-1.0)), (1.5, 0));
+        assert_eq!((billionths(1.2e-9), billionths_up(1.2e-9)), (1, 2));
     }
 }

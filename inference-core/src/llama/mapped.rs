@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 use rustix::mm::{Advice, madvise};
 
+use super::Weights;
+
 /// Files whose mappings this process can find, even once it may open no other file.
 #[derive(Debug)]
 pub struct MappedFiles {
@@ -27,12 +29,12 @@ impl MappedFiles {
         Ok(Self { names: names.collect::<io::Result<_>>()?, maps: File::open("/proc/self/maps")? })
     }
 
-    /// Unmaps all pages of the files, which stay in the system's cache. A page that is read again
-    /// is mapped again.
+    /// Unmaps all pages of the files of `loaded`, which stay in the system's cache. A page that is
+    /// read again is mapped again.
     ///
     /// # Errors
     /// The mappings cannot be read, or the system does not unmap their pages.
-    pub fn release_pages(mut self) -> io::Result<()> {
+    pub fn release_pages(mut self, _loaded: &Weights) -> io::Result<()> {
         let mut maps = String::new();
         self.maps.read_to_string(&mut maps)?;
         for mapping in maps.lines().filter_map(Mapping::read) {
@@ -71,9 +73,7 @@ impl<'a> Mapping<'a> {
     fn release_pages(&self) -> io::Result<()> {
         let start = std::ptr::with_exposed_provenance_mut(self.start);
         // SAFETY: the mapping is of a file and cannot be written to, so that its pages have nothing
-        // that is not in the file. If it is gone meanwhile, the system refuses, or unmaps pages of
-        // another file that cannot be written to, or of none: nobody maps memory while a model is
-        // being loaded but the thread that has loaded it.
+        // that is not in the file. The model that has mapped it lives, so that it is not gone.
         Ok(unsafe { madvise(start, self.bytes, Advice::LinuxDontNeed) }?)
     }
 }
@@ -84,7 +84,6 @@ mod tests {
 
     use super::*;
     use crate::hardware::Kernel;
-    use crate::llama::Weights;
     use crate::llama::kernel::register;
     use crate::model_file::memory_plan::LoadMode;
 
@@ -131,7 +130,7 @@ mod tests {
         let mapped = MappedFiles::new(&files).unwrap();
         let weights = Weights::load(&[open_path], LoadMode::Mmap).unwrap();
         let before = mapped_kib(&copy);
-        mapped.release_pages().unwrap();
+        mapped.release_pages(&weights).unwrap();
         let after = mapped_kib(&copy);
         let whole = weights.sizes().bytes / 1024;
         assert!(before * 2 > whole && after * 10 < whole, "{before}, then {after} of {whole} KiB");

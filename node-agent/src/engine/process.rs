@@ -308,7 +308,7 @@ impl Prompts {
         let is_mapped = self.options.load == LoadMode::Mmap;
         if let Some(mapped) = self.confined.mapped.take().filter(|_| is_mapped) {
             // Without it, the model needs more memory.
-            let _ = mapped.release_pages();
+            let _ = mapped.release_pages(&weights);
         }
         let pooling = self.options.pooling.or_else(|| weights.pooling());
         let (running, speculates) = match pooling {

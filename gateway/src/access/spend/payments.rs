@@ -11,7 +11,7 @@ use std::sync::Arc;
 use inference_protocol::resume::Usage;
 
 use super::{Ledger, Prices};
-use crate::types::budget::{Ask, BudgetId, billionths};
+use crate::types::budget::{Ask, BudgetId, billionths, billionths_up};
 use crate::types::user::UserId;
 
 /// What a request may cost, and who pays.
@@ -50,7 +50,7 @@ impl Payment {
 impl Bill {
     /// What the request may cost, in billionths of the currency's unit.
     fn amount(&self, prices: &Prices) -> u64 {
-        (prices.of(self.most) * 1e9).ceil() as u64
+        billionths_up(prices.of(self.most))
     }
 
     /// The budgets that limit it at an endpoint.

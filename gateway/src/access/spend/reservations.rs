@@ -7,15 +7,20 @@
 //! remains for a usual response: then it is refused until one of them ends.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::Ledger;
 use crate::types::budget::{Ask, BudgetId, billionths};
-use crate::types::limits::LimitScope;
+use crate::types::error::Error;
+use crate::types::limits::{BudgetLimit, LimitScope, RateLimit};
 
 /// Beside others, a request gets at most one of so many parts of what is free,
 const PARTS: u64 = 8;
 /// but always so many times what it is likely to need.
 const LIKELY: u64 = 4;
+
+/// When to try again, if running requests have reserved what is left.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What running requests have reserved of budgets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -105,6 +110,29 @@ impl Ledger {
         };
         let known = self.allotment(id).map_or(0, |allotment| allotment.used);
         budget.saturating_sub(booked.max(known))
+    }
+}
+
+impl Shortage {
+    /// What the gateway should ask for.
+    pub(crate) fn asks(self) -> Vec<Ask> {
+        match self {
+            Self::Unallotted(asks) => asks,
+            Self::UsedUp(_) | Self::Reserved(_) => Vec::new(),
+        }
+    }
+
+    /// The error that the client receives.
+    pub(crate) fn error(self) -> Error {
+        let (limit, wait) = (RateLimit::Budget, RETRY);
+        match self {
+            Self::UsedUp(scope) => Error::Quota(BudgetLimit::Tokens, scope),
+            Self::Reserved(scope) => Error::RateLimited { limit, scope, wait },
+            Self::Unallotted(asks) => {
+                let scope = asks.first().map(|ask| ask.id.scope()).unwrap_or_default();
+                Error::RateLimited { limit, scope, wait }
+            }
+        }
     }
 }
 
