@@ -7,6 +7,14 @@
 
 namespace {
 
+/// ggml's kvalues_iq4nl, 128 more.
+inline Integers iq4_numbers() {
+    constexpr int N = 128;
+    return _mm512_broadcast_i32x4(_mm_setr_epi8(
+        N - 127, N - 104, N - 83, N - 65, N - 49, N - 35, N - 22, N - 10, (char) (N + 1), (char) (N + 13),
+        (char) (N + 25), (char) (N + 38), (char) (N + 53), (char) (N + 69), (char) (N + 89), (char) (N + 113)));
+}
+
 /// A matrix of them. Blocks are those of Q4_0, but that n is not flipped.
 class WeightsIQ4 {
 public:
@@ -28,13 +36,8 @@ public:
 private:
     const WeightsQ4 places;
 
-    /// ggml's kvalues_iq4nl with the offset, in the order of n ^ 8, as places are flipped.
-    static Integers numbers() {
-        constexpr int N = OFFSET;
-        return _mm512_broadcast_i32x4(_mm_setr_epi8(
-            (char) (N + 1), (char) (N + 13), (char) (N + 25), (char) (N + 38), (char) (N + 53), (char) (N + 69),
-            (char) (N + 89), (char) (N + 113), N - 127, N - 104, N - 83, N - 65, N - 49, N - 35, N - 22, N - 10));
-    }
+    /// In the order of n ^ 8, as places are flipped.
+    static Integers numbers() { return _mm512_shuffle_epi32(iq4_numbers(), _MM_PERM_BADC); }
 };
 
 } // namespace

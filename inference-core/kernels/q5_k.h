@@ -57,7 +57,7 @@ public:
                 const int b = part + i;
                 for (int p = 0; p < 2 * QUARTERS; p++) {
                     const Integers four_bits = i == 0 ? low_bits(low[p]) : high_bits(low[p]);
-                    blocks[i].parts[p] = four_bits | (fifth_bits(p, b) & eight_bytes(0x1010101010101010));
+                    blocks[i].parts[p] = four_bits | (bit_moved(high[p], b, 4) & eight_bytes(0x1010101010101010));
                 }
                 blocks[i].scales = six_bits(packed[0], packed[2], b) * scales;
                 blocks[i].mins = six_bits(packed[1], _mm512_srli_epi32(packed[2], 4), b) * mins;
@@ -69,20 +69,11 @@ public:
         const Vec scales, mins;
         Integers high[2 * QUARTERS], packed[3];
 
-        /// The fifth bits of a block, with other bits beside them.
-        Integers fifth_bits(int p, int b) const {
-            const int left = 4 - b;
-            return left > 0 ? _mm512_sll_epi16(high[p], _mm_cvtsi32_si128(left))
-                            : _mm512_srl_epi16(high[p], _mm_cvtsi32_si128(-left));
-        }
-
         /// Numbers of the block b: `first` has those of the first four blocks, and the high bits of the others.
         static Vec six_bits(Integers first, Integers others, int b) {
-            const Integers all = _mm512_srl_epi32(first, _mm_cvtsi32_si128(b % 4 * 8));
-            if (b < 4) return numbers_of(_mm512_and_si512(all, _mm512_set1_epi32(63)));
-            const Integers low = _mm512_srl_epi32(others, _mm_cvtsi32_si128(b % 4 * 8));
-            const Integers two_bits = _mm512_and_si512(_mm512_srli_epi32(all, 2), _mm512_set1_epi32(0x30));
-            return numbers_of(_mm512_and_si512(low, _mm512_set1_epi32(15)) | two_bits);
+            const int byte = b % 4 * 8;
+            if (b < 4) return numbers_of(bits_at(first, byte, 63));
+            return numbers_of(bits_at(others, byte, 15) | bits_at(first, byte + 2, 0x30));
         }
     };
 

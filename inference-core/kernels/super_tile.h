@@ -46,6 +46,17 @@ inline Integers lanes_of(Integers a, Integers b, int lane) {
     return _mm512_permutex2var_epi32(a, _mm512_add_epi32(even, _mm512_set1_epi32(lane)), b);
 }
 
+/// Those bits of each lane, from `from` on, that `mask` has.
+inline Integers bits_at(Integers x, int from, int mask) {
+    return _mm512_and_si512(_mm512_srl_epi32(x, _mm_cvtsi32_si128(from)), _mm512_set1_epi32(mask));
+}
+
+/// Moves the bit `from` of each byte to `to`. Others are beside it.
+inline Integers bit_moved(Integers x, int from, int to) {
+    return from < to ? _mm512_sll_epi16(x, _mm_cvtsi32_si128(to - from))
+                     : _mm512_srl_epi16(x, _mm_cvtsi32_si128(from - to));
+}
+
 /// Sixteen whole numbers of 32 bits.
 inline Vec numbers_of(Integers x) { return (Vec) _mm512_cvtepi32_ps(x); }
 

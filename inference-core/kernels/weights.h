@@ -14,9 +14,11 @@
 #include <cstring>
 
 #include "iq4_nl.h"
+#include "iq4_xs.h"
 #include "joined.h"
 #include "mxfp4.h"
 #include "panel.h"
+#include "q3_k.h"
 #include "q4_0.h"
 #include "q4_k.h"
 #include "q5_0.h"
@@ -59,6 +61,8 @@ inline bool has_kernel(const ggml_tensor * weights, int64_t rows) {
 #if defined(__AVX512VNNI__)
         case GGML_TYPE_IQ4_NL:
         case GGML_TYPE_MXFP4: return is_interleaved;
+        case GGML_TYPE_IQ4_XS:
+        case GGML_TYPE_Q3_K:
         case GGML_TYPE_Q5_0:
         case GGML_TYPE_Q5_K:
         case GGML_TYPE_Q6_K:
@@ -109,6 +113,8 @@ void with_weights(const ggml_tensor * tensor, const void * data, Use use) {
 #if defined(__AVX512VNNI__)
         case GGML_TYPE_IQ4_NL: return use(WeightsIQ4(data, blocks));
         case GGML_TYPE_MXFP4: return use(WeightsMxfp4(data, blocks));
+        case GGML_TYPE_IQ4_XS: return use(WeightsIQ4XS(data, tensor->nb[1]));
+        case GGML_TYPE_Q3_K: return use(WeightsQ3K(data, tensor->nb[1]));
         case GGML_TYPE_Q5_0: return use(WeightsQ5(data, tensor->nb[1]));
         case GGML_TYPE_Q5_K: return use(WeightsQ5K(data, tensor->nb[1]));
         case GGML_TYPE_Q6_K: return use(WeightsQ6K(data, tensor->nb[1]));

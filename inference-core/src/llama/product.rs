@@ -174,8 +174,14 @@ mod tests {
         sys::GGML_TYPE_IQ4_NL,
         sys::GGML_TYPE_MXFP4,
     ];
-    const LARGE: [sys::ggml_type; 4] =
-        [sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_Q5_K, sys::GGML_TYPE_Q6_K, sys::GGML_TYPE_F16];
+    const LARGE: [sys::ggml_type; 6] = [
+        sys::GGML_TYPE_Q3_K,
+        sys::GGML_TYPE_Q4_K,
+        sys::GGML_TYPE_Q5_K,
+        sys::GGML_TYPE_Q6_K,
+        sys::GGML_TYPE_IQ4_XS,
+        sys::GGML_TYPE_F16,
+    ];
 
     fn product([rows, columns, depth]: [usize; 3], seed: u64) -> Product {
         let mut random = Pcg64::seed_from_u64(seed);
@@ -311,9 +317,11 @@ mod tests {
 
     /// Types whose products are ours with AVX-512, but not with every set of kernels.
     #[cfg(target_arch = "x86_64")]
-    const AVX512: [sys::ggml_type; 5] = [
+    const AVX512: [sys::ggml_type; 7] = [
         sys::GGML_TYPE_IQ4_NL,
+        sys::GGML_TYPE_IQ4_XS,
         sys::GGML_TYPE_MXFP4,
+        sys::GGML_TYPE_Q3_K,
         sys::GGML_TYPE_Q4_K,
         sys::GGML_TYPE_Q5_K,
         sys::GGML_TYPE_Q6_K,
@@ -331,7 +339,10 @@ mod tests {
         let is_interleaved = name.to_bytes() == b"CPU_REPACK";
         match kind {
             sys::GGML_TYPE_Q4_0 | sys::GGML_TYPE_Q5_0 | sys::GGML_TYPE_Q8_0 => true,
-            sys::GGML_TYPE_Q5_K | sys::GGML_TYPE_Q6_K => kernel != Kernel::Baseline,
+            sys::GGML_TYPE_Q3_K | sys::GGML_TYPE_Q5_K | sys::GGML_TYPE_Q6_K => {
+                kernel != Kernel::Baseline
+            }
+            sys::GGML_TYPE_IQ4_XS => kernel != Kernel::Baseline,
             _ => kernel != Kernel::Baseline && is_interleaved,
         }
     }

@@ -69,13 +69,16 @@ pub struct Quant {
     sensitive: u32,
 }
 
-/// All known quantizations. Q4_K_M and Q5_K_M are llama.cpp's mixtures.
+/// All known quantizations. Q4_K_M and Q5_K_M are llama.cpp's mixtures; those of Q3_K_M and IQ4_XS
+/// have a few more types there.
 pub const QUANTS: &[Quant] = &[
     Quant { name: "f16", matrix: 1, embedding: 1, sensitive: 1 },
     Quant { name: "q8_0", matrix: 8, embedding: 8, sensitive: 8 },
     Quant { name: "q4_0", matrix: 2, embedding: 14, sensitive: 2 },
     Quant { name: "q4_k_m", matrix: 12, embedding: 14, sensitive: 14 },
     Quant { name: "q5_k_m", matrix: 13, embedding: 14, sensitive: 14 },
+    Quant { name: "q3_k_m", matrix: 11, embedding: 14, sensitive: 12 },
+    Quant { name: "iq4_xs", matrix: 23, embedding: 14, sensitive: 23 },
     Quant { name: "iq4_nl", matrix: 20, embedding: 14, sensitive: 20 },
 ];
 
@@ -165,9 +168,10 @@ impl Synth {
 /// blocks of 32.
 fn fitting(kind: u32, columns: u64) -> u32 {
     match kind {
-        12 if !columns.is_multiple_of(256) => 6, // Q4_K -> Q5_0
-        13 if !columns.is_multiple_of(256) => 7, // Q5_K -> Q5_1
-        14 if !columns.is_multiple_of(256) => 8, // Q6_K -> Q8_0
+        11 | 23 if !columns.is_multiple_of(256) => 20, // Q3_K, IQ4_XS -> IQ4_NL
+        12 if !columns.is_multiple_of(256) => 6,       // Q4_K -> Q5_0
+        13 if !columns.is_multiple_of(256) => 7,       // Q5_K -> Q5_1
+        14 if !columns.is_multiple_of(256) => 8,       // Q6_K -> Q8_0
         _ => kind,
     }
 }

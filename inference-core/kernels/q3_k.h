@@ -1,0 +1,93 @@
+// Q3_K weights as they are in the file: a weight is a scale times (n - 4), and n is 0 to 7. Unpacked and
+// transposed in registers, which all rows of a tile share.
+#pragma once
+
+#include "transposed.h"
+#include "wide_columns.h"
+
+#if defined(__AVX512VNNI__)
+
+namespace {
+
+/// Eight blocks of one column: ggml's block_q3_K.
+struct SuperBlockQ3 {
+    /// Bit b of the byte i is the third one of the element i of the block b.
+    uint8_t high[BLOCK];
+    /// Two bits for one element of each of four blocks.
+    uint8_t low[2][BLOCK];
+    /// The scales of each half of a block: their low four bits, those of the last eight above those of the
+    /// first eight; then two more bits for one of each of the four bytes that they make.
+    uint8_t scales[3][4];
+    uint16_t scale;
+};
+static_assert(sizeof(SuperBlockQ3) == 110, "the layout is ggml's");
+
+/// A matrix of them.
+class WeightsQ3K {
+public:
+    static constexpr bool IS_WIDE = true;
+    static constexpr int OFFSET = 4;
+    static constexpr bool HAS_HALVES = true;
+    static constexpr bool HAS_MINS = false;
+    /// Blocks that share bytes.
+    static constexpr int CHUNK = 4;
+
+    WeightsQ3K(const void * data, size_t stride) : data((const char *) data), stride(stride), columns(data, stride) {}
+
+    /// Eight blocks of sixteen columns.
+    class Super {
+    public:
+        Super(const WeightsQ3K & weights, int column, int count, int super)
+            : from(weights.data, weights.stride, column, count, super), of_all(from.scales(&SuperBlockQ3::scale)) {
+            from.transpose(high, [](const SuperBlockQ3 & block) { return block.high; });
+            alignas(64) uint32_t words[3][WIDE_COLUMNS];
+            for (int c = 0; c < WIDE_COLUMNS; c++) {
+                for (int i = 0; i < 3; i++) memcpy(&words[i][c], from[c].scales[i], sizeof(words[i][c]));
+            }
+            for (int i = 0; i < 3; i++) scales[i] = _mm512_load_si512(words[i]);
+        }
+
+        /// Unpacks half of them: those from `part` on.
+        void unpack(int part, WideBlock (&blocks)[CHUNK]) const {
+            Integers low[2 * QUARTERS];
+            from.transpose(low, [&](const SuperBlockQ3 & block) { return block.low[part / CHUNK]; });
+            for (int i = 0; i < CHUNK; i++) {
+                for (int p = 0; p < 2 * QUARTERS; p++) {
+                    const Integers two_bits = _mm512_srl_epi16(low[p], _mm_cvtsi32_si128(2 * i));
+                    const Integers third = bit_moved(high[p], part + i, 2);
+                    blocks[i].parts[p] = (two_bits & eight_bytes(0x0303030303030303))
+                        | (third & eight_bytes(0x0404040404040404));
+                }
+                blocks[i].scales = scale(2 * (part + i));
+                blocks[i].second_scales = scale(2 * (part + i) + 1);
+            }
+        }
+
+    private:
+        const WideColumns<SuperBlockQ3> from;
+        const Vec of_all;
+        Integers high[2 * QUARTERS], scales[3];
+
+        /// The scales of the half i: numbers of six bits, less 32.
+        Vec scale(int i) const {
+            const int word = i / 4, byte = 8 * (i % 4);
+            const Integers low = bits_at(scales[word % 2], byte + word / 2 * 4, 15);
+            const Integers two_bits = bits_at(scales[2], byte + 2 * word, 3);
+            const Integers six_bits = low | _mm512_slli_epi32(two_bits, 4);
+            return numbers_of(_mm512_sub_epi32(six_bits, _mm512_set1_epi32(32))) * of_all;
+        }
+    };
+
+    void prefetch_later(int column, int count, int block) const {
+        columns.prefetch_later(column, count, block, sizeof(SuperBlockQ3) / SUPER_BLOCKS);
+    }
+
+private:
+    const char * data;
+    const size_t stride;
+    const Columns<SuperBlockQ3> columns;
+};
+
+} // namespace
+
+#endif
