@@ -1,12 +1,12 @@
-//! Mixed traffic for as long as one likes (`make soak MINUTES=30`): memory does not grow, and
-//! nothing is left in flight.
+//! Mixed traffic for as long as one likes (`make soak MINUTES=30`), with drafts and with prefixes
+//! in memory and on disk: memory does not grow, and nothing is left in flight.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fleet_tests::client::Client;
-use fleet_tests::process::Agent;
-use fleet_tests::{chat, streamed};
+use fleet_tests::process::{Agent, Folder, Server};
+use fleet_tests::{chat, questions, streamed};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use rustix::process::Pid;
@@ -21,6 +21,54 @@ const LOOK: Duration = Duration::from_secs(60);
 /// Growth after the warm-up that is no leak: a share of what was taken, and allocators' slack.
 const GROWTH_PERCENT_MAX: u64 = 10;
 const GROWTH_SLACK_KIB: u64 = 8 * 1024;
+
+/// Conversations that come again and again: more than the KV cache holds, and more than there is
+/// memory for, but not more than the disk holds.
+const CONVERSATIONS: u64 = 24;
+const TURNS: usize = 12;
+const KV_CELLS: &str = "3072";
+const SAVED_PREFIX_MIB: &str = "8";
+const DISK_MIB: f64 = 64.0;
+
+const ACCEPTED: &str = "node_accepted_tokens_total";
+const MEMORY_HITS: &str = "node_saved_prefix_hits_total{tier=\"memory\"}";
+const DISK_HITS: &str = "node_saved_prefix_hits_total{tier=\"disk\"}";
+const DISK_BYTES: &str = "node_saved_prefix_disk_bytes";
+const EVICTIONS: &str = "node_kv_evictions_total";
+
+/// An agent with little room for prefixes, whose files are in `cache`.
+async fn start(cache: &Folder) -> Agent {
+    let model = fleet_tests::demo_model();
+    let disk = DISK_MIB.to_string();
+    let sizes = ["--slots", "4", "--kv-cells", KV_CELLS, "--saved-prefix-mib", SAVED_PREFIX_MIB];
+    let usual = ["serve", "--listen", "127.0.0.1:0", "--threads", "1", "--prefix-disk-mib", &disk];
+    let all = [&usual[..], &sizes, &["--model", model.to_str().unwrap()]].concat();
+    let variables = [("FLOTILLA_CACHE_DIR", cache.path().to_str().unwrap())];
+    let server = Server::start_with("flotilla-agent", &all, &variables);
+    let client = Client::new(server.address(), None);
+    let agent = Agent { server, client };
+    agent.ready().await;
+    agent
+}
+
+/// A conversation of some turns, which goes on.
+async fn converse(client: &Client, number: u64) {
+    let questions = questions();
+    let short = |(_, request, _): &&(String, Value, String)| {
+        request["tools"].is_null() && request["messages"].as_array().unwrap().len() == 1
+    };
+    let mut turns = questions.iter().filter(short).cycle().skip(number as usize * TURNS);
+    let mut messages = Vec::new();
+    for (_, request, expected) in turns.by_ref().take(TURNS) {
+        messages.push(request["messages"][0].clone());
+        messages.push(json!({"role": "assistant", "content": expected}));
+    }
+    let mut request = turns.next().unwrap().1.clone();
+    messages.push(request["messages"][0].clone());
+    request["messages"] = messages.into();
+    request["max_tokens"] = json!(24);
+    assert!(!client.chat(&request).await.content().is_empty(), "conversation {number}");
+}
 
 /// Memory of a process that is in use, in KiB.
 fn resident_kib(pid: Pid) -> u64 {
@@ -39,7 +87,7 @@ fn with(question: &str, fields: Value) -> Value {
 /// One request of some kind; panics if it is answered wrongly.
 async fn ask(client: &Client, dice: u64) {
     let seed = dice >> 8;
-    match dice % 10 {
+    match dice % 12 {
         0 | 1 => {
             let answer = client.chat(&chat("What is the capital of France?")).await;
             assert_eq!(answer.content(), "The capital of France is Paris.");
@@ -87,6 +135,7 @@ async fn ask(client: &Client, dice: u64) {
             assert_eq!(client.chat(&with("Hello!", json!({"max_tokens": 20}))).await.status, 200);
             assert_eq!(client.chat(&request).await.status, 200);
         }
+        9 | 10 => converse(client, seed % CONVERSATIONS).await,
         _ => {
             let body = json!({"model": "flotilla-demo", "input": "a"}).to_string();
             assert_eq!(client.post("/v1/embeddings", body).await.status, 400);
@@ -100,7 +149,8 @@ async fn ask(client: &Client, dice: u64) {
 async fn memory_does_not_grow_and_nothing_stays_in_flight() {
     let minutes = number("FLOTILLA_SOAK_MINUTES", 5).max(2);
     let seed = number("FLOTILLA_FUZZ_SEED", 1);
-    let agent = Agent::start(&["--slots", "4"]).await;
+    let cache = Folder::new();
+    let agent = start(&cache).await;
     let engine = agent.engine();
     let begun = Instant::now();
     let end = LOOK * u32::try_from(minutes).unwrap();
@@ -124,6 +174,7 @@ async fn memory_does_not_grow_and_nothing_stays_in_flight() {
             eprintln!(
                 "minute {minute:3}: {asked:7} requests, agent {a:6.1} MiB, engine {e:6.1} MiB"
             );
+            assert!(agent.metric(DISK_BYTES).await <= DISK_MIB * 1_048_576.0);
             seen.push(now);
         }
         seen
@@ -131,6 +182,11 @@ async fn memory_does_not_grow_and_nothing_stays_in_flight() {
     let (_, seen) = tokio::join!(clients, looks);
     idle(&agent).await;
     assert_eq!(agent.metric("node_engine_restarts_total").await, 0.0);
+    for used in [ACCEPTED, MEMORY_HITS, DISK_HITS, EVICTIONS] {
+        let count = agent.metric(used).await;
+        eprintln!("{used} {count}");
+        assert!(count > 0.0, "{used}: what this is about did not happen");
+    }
     let (warm, last) = (seen[0], seen[seen.len() - 1]);
     for (name, warm, last) in [("agent", warm[0], last[0]), ("engine", warm[1], last[1])] {
         let most = warm + warm * GROWTH_PERCENT_MAX / 100 + GROWTH_SLACK_KIB;
