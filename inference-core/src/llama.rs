@@ -12,6 +12,7 @@ mod context;
 mod device;
 mod embedder;
 mod kernel;
+mod kv_type;
 mod load_error;
 mod log;
 mod mapped;
@@ -29,9 +30,10 @@ mod weights;
 #[cfg(test)]
 mod tokenizer_tests;
 
-pub use context::{BATCH_ROWS, ContextOptions, FlashAttention, KvType, LlamaModel, POLL};
+pub use context::{BATCH_ROWS, ContextOptions, FlashAttention, LlamaModel, POLL};
 pub use embedder::{EmbedOptions, LlamaEmbedder};
 pub use kernel::{register, trial};
+pub use kv_type::KvType;
 pub use load_error::LoadError;
 pub use mapped::MappedFiles;
 pub use peak::products_per_second;

@@ -3,6 +3,7 @@
 use llama_cpp_sys_2 as sys;
 use serde::{Deserialize, Serialize};
 
+use super::kv_type::KvType;
 use super::stop::{STOPPED, run_stoppable};
 use super::threads::ThreadPool;
 use super::weights::Weights;
@@ -19,70 +20,6 @@ pub const BATCH_ROWS: u32 = 512;
 const BATCH_ROWS_RANGE: std::ops::RangeInclusive<u32> = 128..=2048;
 /// How long idle threads poll before they sleep, in percent; ggml's default.
 pub const POLL: u32 = 50;
-
-/// Storage type of keys and values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names are ggml's")]
-pub enum KvType {
-    F32,
-    F16,
-    Bf16,
-    Q8_0,
-    Q5_1,
-    Q5_0,
-    Q4_1,
-    Q4_0,
-}
-
-impl KvType {
-    /// All types, most precise first.
-    pub const ALL: [(&str, Self); 8] = [
-        ("f32", Self::F32),
-        ("f16", Self::F16),
-        ("bf16", Self::Bf16),
-        ("q8_0", Self::Q8_0),
-        ("q5_1", Self::Q5_1),
-        ("q5_0", Self::Q5_0),
-        ("q4_1", Self::Q4_1),
-        ("q4_0", Self::Q4_0),
-    ];
-
-    /// The type's name, as llama.cpp spells it.
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("f16", |(name, _)| name)
-    }
-
-    /// True for quantized types.
-    pub fn is_quantised(self) -> bool {
-        !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
-    }
-
-    fn raw(self) -> sys::ggml_type {
-        match self {
-            Self::F32 => sys::GGML_TYPE_F32,
-            Self::F16 => sys::GGML_TYPE_F16,
-            Self::Bf16 => sys::GGML_TYPE_BF16,
-            Self::Q8_0 => sys::GGML_TYPE_Q8_0,
-            Self::Q5_1 => sys::GGML_TYPE_Q5_1,
-            Self::Q5_0 => sys::GGML_TYPE_Q5_0,
-            Self::Q4_1 => sys::GGML_TYPE_Q4_1,
-            Self::Q4_0 => sys::GGML_TYPE_Q4_0,
-        }
-    }
-}
-
-impl std::str::FromStr for KvType {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let found = Self::ALL.iter().find(|(known, _)| *known == name);
-        found.map(|(_, kind)| *kind).ok_or_else(|| {
-            let names: Vec<&str> = Self::ALL.iter().map(|(name, _)| *name).collect();
-            UnknownName::new("KV type", name, &names)
-        })
-    }
-}
 
 /// Whether to use flash attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -296,8 +233,7 @@ fn new_context(
         // Otherwise the graph reserves logits for every row of a batch. llama.cpp requires room for
         // one row per sequence.
         params.n_outputs_max = logits_rows(seq_ids);
-        params.type_k = options.kv_type.raw();
-        params.type_v = options.kv_type.raw();
+        (params.type_k, params.type_v) = options.kv_type.raw();
         params.flash_attn_type = match options.flash_attention {
             FlashAttention::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
             FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,

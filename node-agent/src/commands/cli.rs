@@ -79,7 +79,7 @@ pub(crate) enum Command {
     /// start, with the variables of `pull`. Later starts need no network; `pull --cache` looks for
     /// a new version.
     ///
-    /// llama-server's -m, -hf, -hff, -mu, -a, -c, -np, -t, -fa, -ctk with -ctv and their long forms
+    /// llama-server's -m, -hf, -hff, -mu, -a, -c, -np, -t, -fa, -ctk, -ctv and their long forms
     /// work, too, and so do its flags for host, port, mlock, no-mmap and the API key file. -c is
     /// the context of one request, not of all slots together.
     Serve(Box<ServeArgs>),

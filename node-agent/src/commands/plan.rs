@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use inference_core::hardware::files::Root;
 use inference_core::hardware::report::Machine;
-use inference_core::llama::BATCH_ROWS;
+use inference_core::llama::{BATCH_ROWS, KvType};
 use inference_core::model_file::gguf::{self, Header};
 use inference_core::model_file::memory_plan::weights::Repacking;
 use inference_core::model_file::memory_plan::{
@@ -43,9 +43,10 @@ pub(crate) struct PlanArgs {
     /// 1024; for models whose prompts cannot share KV cells half, at most 4096]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=SAVED_PREFIX_MIB_MAX))]
     pub saved_prefix_mib: Option<u64>,
-    /// KV cache type: f16, q8_0, q4_0 and others
+    /// KV cache type: f16, q8_0, q4_0 and others, or one for keys and one for values such as
+    /// q8_0/f16
     #[arg(long, value_name = "TYPE", default_value = "f16")]
-    pub kv_type: String,
+    pub kv_type: KvType,
     /// Maximum tokens per batch
     #[arg(long, value_name = "ROWS", default_value_t = u64::from(BATCH_ROWS),
         value_parser = clap::value_parser!(u64).range(128..=2048))]
@@ -99,8 +100,8 @@ impl PlanArgs {
             context_tokens: self.context_tokens,
             kv_cells: self.kv_cells,
             saved_prefix_bytes: self.saved_prefix_mib.map(|mib| mib << 20),
-            key_kind: self.kv_type.clone(),
-            value_kind: self.kv_type.clone(),
+            key_kind: self.kv_type.key_name().into(),
+            value_kind: self.kv_type.value_name().into(),
             flash_attention: !self.no_flash_attention,
             load: self.load,
             batch_rows: self.batch_rows,

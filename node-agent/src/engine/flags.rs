@@ -57,8 +57,8 @@ pub(crate) struct EngineFlags {
     /// [default: slots x context tokens]
     #[arg(long, env = "FLOTILLA_KV_CELLS", value_name = "TOKENS")]
     pub kv_cells: Option<u32>,
-    /// KV cache type: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0
-    /// [default: f16, or q8_0 if memory is short]
+    /// KV cache type: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, or one for keys and one for
+    /// values such as q8_0/f16 [default: f16, or q8_0 if memory is short]
     #[arg(long, env = "FLOTILLA_KV_TYPE", value_name = "TYPE")]
     pub kv_type: Option<KvType>,
     /// Flash attention: auto, on, off [default: tuned, or auto]
@@ -119,7 +119,7 @@ pub(crate) struct EngineFlags {
 /// Why the flags cannot be used with a model on this machine.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SettingsError {
-    /// A quantized KV type, and no flash attention.
+    /// Quantized values, and no flash attention.
     QuantizedWithoutFlashAttention,
     /// This list of CPUs cannot be parsed.
     Cpus(String),
@@ -135,7 +135,7 @@ impl std::fmt::Display for SettingsError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::QuantizedWithoutFlashAttention => {
-                write!(f, "--kv-type: a quantized type needs flash attention")
+                write!(f, "--kv-type: quantized values need flash attention")
             }
             Self::Cpus(list) => {
                 write!(f, "--cpus '{list}': expected numbers and ranges such as 0-3,8")
@@ -189,7 +189,7 @@ impl EngineFlags {
         tuned: Option<&Tuned>,
     ) -> Result<(EngineOptions, String), SettingsError> {
         let header = files.header();
-        let quantized = self.kv_type.is_some_and(KvType::is_quantised);
+        let quantized = self.kv_type.is_some_and(KvType::needs_flash_attention);
         if quantized && self.flash_attention == Some(FlashAttention::Off) {
             return Err(SettingsError::QuantizedWithoutFlashAttention);
         }
@@ -222,7 +222,7 @@ impl EngineFlags {
             sizes.context_tokens,
             Setting::of(self.context_tokens, None, 0).source.name(),
             trained_tokens(header),
-            kv_type.value.name(),
+            kv_type.value,
             kv_type.source.name(),
         );
         let options = EngineOptions {
@@ -321,12 +321,12 @@ impl EngineFlags {
                 let mut sizes = self.sized(slots, tokens, kv_type)?;
                 let Err(why) = self.fit(case, &mut sizes) else {
                     if let Some(why) = refused {
-                        let (slots, kv) = (slots.value, kv_type.name());
+                        let slots = slots.value;
                         let why: String = why;
                         tracing::warn!(
                             slots,
                             context_tokens = tokens,
-                            kv,
+                            kv = %kv_type,
                             reason = why,
                             "sizes reduced to fit into memory"
                         );
@@ -379,8 +379,8 @@ impl EngineFlags {
             slots: Some(slots.into()),
             context_tokens: Some(context_tokens.into()),
             kv_cells: None,
-            key_kind: kv_type.name().into(),
-            value_kind: kv_type.name().into(),
+            key_kind: kv_type.key_name().into(),
+            value_kind: kv_type.value_name().into(),
             // Contexts for embeddings decide on flash attention themselves.
             flash_attention: case.vectors.is_some()
                 || attention_with(kv_type, case.attention).value != FlashAttention::Off,
@@ -450,7 +450,7 @@ struct Sizes {
 /// Quantized values need flash attention, whatever was tuned with unquantized ones.
 fn attention_with(kv_type: KvType, chosen: Setting<FlashAttention>) -> Setting<FlashAttention> {
     match chosen.value {
-        FlashAttention::Off if kv_type.is_quantised() => {
+        FlashAttention::Off if kv_type.needs_flash_attention() => {
             Setting { value: FlashAttention::Auto, source: Source::Default }
         }
         _ => chosen,

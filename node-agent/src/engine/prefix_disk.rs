@@ -72,7 +72,8 @@ fn key(options: &EngineOptions, program: &Metadata) -> Key {
     let program = (env!("CARGO_PKG_VERSION"), program.len(), program.mtime(), program.mtime_nsec());
     let EngineOptions { digest, kernel, kv_type, flash_attention, kv_cells, batch_rows, .. } =
         options;
-    let settings = (kernel.name(), kv_type.name(), flash_attention.name(), kv_cells, batch_rows);
+    let kv_type = kv_type.to_string();
+    let settings = (kernel.name(), kv_type, flash_attention.name(), kv_cells, batch_rows);
     let text = format!("{digest} {program:?} {settings:?}");
     Sha256::digest(text.as_bytes()).into()
 }

@@ -160,7 +160,7 @@ impl<'a> TuneJob<'a> {
         let children = Children::start(command, candidate, seconds, Box::new(on_trial));
         let mut children = children.map_err(TuneError::Start)?;
         let can_distinguish_rows = children.effort().can_distinguish_rows(OTHER_ROWS);
-        let space = self.space(candidate, kv_type.is_quantised(), can_distinguish_rows);
+        let space = self.space(candidate, kv_type.needs_flash_attention(), can_distinguish_rows);
         let found = search(&space, &mut children, budget);
         let best = found.best.ok_or(TuneError::NothingRan)?;
         let curve = if self.fixed.slots.is_none() { children.curve(best) } else { Vec::new() };

@@ -7,13 +7,13 @@ use fleet_tests::{chat, demo_model, eventually};
 #[tokio::test]
 async fn an_agent_is_started_with_the_flags_of_llama_server() {
     let model = demo_model().display().to_string();
-    let line = "--host 127.0.0.1 --port 0 -c 512 -np 2 -t 1 -fa -ctk q8_0 -ctv q8_0 -a its-name";
+    let line = "--host 127.0.0.1 --port 0 -c 512 -np 2 -t 1 -fa -ctk q8_0 -ctv q5_1 -a its-name";
     let mut arguments = vec!["serve", "-m", &model];
     arguments.extend(line.split(' '));
     let agent = Server::start("flotilla-agent", &arguments);
     let settings = agent.wait_for_line("settings resolved");
     for part in
-        ["threads 1 (flag)", "flash attention on (flag)", "slots 2 (flag)", "KV q8_0 (flag)"]
+        ["threads 1 (flag)", "flash attention on (flag)", "slots 2 (flag)", "KV q8_0/q5_1 (flag)"]
     {
         assert!(settings.contains(part), "{settings}");
     }
@@ -33,11 +33,11 @@ async fn an_agent_is_started_with_the_flags_of_llama_server() {
 }
 
 #[test]
-fn a_model_is_named_once_and_a_cache_of_two_types_is_refused() {
+fn a_model_is_named_and_types_of_a_cache_are_known() {
     let none = run("flotilla-agent", &["serve"]);
     assert_eq!(none.code, Some(64), "{none:?}");
     assert!(none.stderr.contains("MODEL"), "{none:?}");
-    let two = run("flotilla-agent", &["serve", "x.gguf", "-ctk", "q8_0", "-ctv", "f16"]);
+    let two = run("flotilla-agent", &["serve", "x.gguf", "-ctk", "q8_0", "-ctv", "q9_0"]);
     assert_eq!(two.code, Some(64), "{two:?}");
-    assert!(two.stderr.contains("--kv-type"), "{two:?}");
+    assert!(two.stderr.contains("--kv-type") && two.stderr.contains("q5_1"), "{two:?}");
 }

@@ -138,7 +138,15 @@ async fn an_agent_refuses_what_does_not_fit_and_runs_as_its_options_say() {
     let ran = run(&huge);
     assert_eq!(ran.code, Some(65));
     assert!(ran.stderr.contains("more than there is"), "{}", ran.stderr);
-    let other = Agent::start(&["--kv-type", "q8_0", "--load", "none", "--cpus", "0"]).await;
+    let needed = |kv_type| {
+        let ran = run(&["plan", demo, "--quick", "--json", "--kv-type", kv_type]);
+        let plan: Value = serde_json::from_str(&ran.stdout).unwrap();
+        plan["needed_bytes"].as_u64().unwrap()
+    };
+    assert!(needed("q8_0") < needed("q8_0/f16") && needed("q8_0/f16") < needed("f16"));
+    let no_values = run(&["plan", demo, "--kv-type", "q8_0/"]);
+    assert!(no_values.code == Some(64) && no_values.stderr.contains("q5_1"), "{no_values:?}");
+    let other = Agent::start(&["--kv-type", "q8_0/q5_1", "--load", "none", "--cpus", "0"]).await;
     let answer = other.client.chat(&chat("What is the capital of France?")).await;
     assert_eq!(answer.content(), "The capital of France is Paris.");
     let allowed =

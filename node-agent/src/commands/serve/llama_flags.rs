@@ -21,7 +21,7 @@ const WITHOUT_VALUE: &[(&str, [&str; 2])] =
 /// Flash attention. Its value may be missing.
 const FLASH_ATTENTION: [&str; 2] = ["-fa", "--flash-attn"];
 const FLASH_ATTENTION_VALUES: [&str; 3] = ["on", "off", "auto"];
-/// Flags of which two make one of ours. The second of the last pair is optional.
+/// Flags of which two make one of ours, or one of them does.
 const IN_PAIRS: &[(&[&str], &str)] = &[
     (&["-ctk", "--cache-type-k"], "K"),
     (&["-ctv", "--cache-type-v"], "V"),
@@ -71,7 +71,7 @@ pub(crate) fn translate(
             out.push(argument);
         }
     }
-    out.extend(kv_type(&pairs)?);
+    out.extend(kv_type(&pairs));
     out.extend(hub_model(&pairs)?);
     out.extend(listen(&pairs));
     Ok(out)
@@ -90,14 +90,15 @@ fn find(table: &'static [(&[&str], &'static str)], name: &str) -> Option<&'stati
     table.iter().find(|(names, _)| names.contains(&name)).map(|(_, ours)| *ours)
 }
 
-fn kv_type(pairs: &BTreeMap<&str, OsString>) -> Result<Vec<OsString>, String> {
-    match (pairs.get("K"), pairs.get("V")) {
-        (None, None) => Ok(Vec::new()),
-        (keys, values) if keys == values => {
-            Ok(["--kv-type".into()].into_iter().chain(keys.cloned()).collect())
-        }
-        _ => Err("-ctk and -ctv must be the same: the KV cache has one type (--kv-type)".into()),
+/// What is not given is `f16`, as at llama-server.
+fn kv_type(pairs: &BTreeMap<&str, OsString>) -> Vec<OsString> {
+    let given = [pairs.get("K"), pairs.get("V")];
+    if given.iter().all(Option::is_none) {
+        return Vec::new();
     }
+    let [keys, values] = given.map(|kind| kind.map_or("f16".into(), |kind| kind.to_string_lossy()));
+    let both = if keys == values { keys.to_string() } else { format!("{keys}/{values}") };
+    vec!["--kv-type".into(), both.into()]
 }
 
 fn hub_model(pairs: &BTreeMap<&str, OsString>) -> Result<Vec<OsString>, String> {
@@ -157,6 +158,9 @@ mod tests {
             ("--flash-attn --mlock", "--flash-attention on --load mlock"),
             ("--no-mmap -a name", "--load none --model-name name"),
             ("-ctk q8_0 -ctv q8_0", "--kv-type q8_0"),
+            ("-ctk q8_0 --cache-type-v=q4_0", "--kv-type q8_0/q4_0"),
+            ("-ctk q8_0", "--kv-type q8_0/f16"),
+            ("-ctv q5_1 -fa", "--flash-attention on --kv-type f16/q5_1"),
             ("--host 0.0.0.0 --port 9000", "--listen 0.0.0.0:9000"),
             ("--host ::1", "--listen [::1]:8080"),
             ("--port 0 --host localhost", "--listen 127.0.0.1:0"),
@@ -174,11 +178,9 @@ mod tests {
     }
 
     #[test]
-    fn other_commands_keep_their_flags_and_two_types_of_cache_are_refused() {
+    fn other_commands_keep_their_flags() {
         assert_eq!(translated("agent bench -m a").unwrap(), "agent bench -m a");
         assert_eq!(translated("agent").unwrap(), "agent");
-        assert!(translated("agent serve -ctk q8_0").unwrap_err().contains("-ctv"));
-        assert!(translated("agent serve -ctk q8_0 -ctv f16").is_err());
         assert!(translated("agent serve -hff m.gguf").unwrap_err().contains("--hf-repo"));
     }
 }
