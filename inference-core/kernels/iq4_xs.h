@@ -3,7 +3,6 @@
 #pragma once
 
 #include "iq4_nl.h"
-#include "transposed.h"
 #include "wide_columns.h"
 
 #if defined(__AVX512VNNI__)
@@ -22,22 +21,20 @@ struct SuperBlockIQ4 {
 static_assert(sizeof(SuperBlockIQ4) == 136, "the layout is ggml's");
 
 /// A matrix of them.
-class WeightsIQ4XS {
+class WeightsIQ4XS : public WideWeights<SuperBlockIQ4> {
 public:
-    static constexpr bool IS_WIDE = true;
+    using WideWeights::WideWeights;
     static constexpr int OFFSET = 128;
     static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
     /// Blocks that are unpacked together.
     static constexpr int CHUNK = 2;
 
-    WeightsIQ4XS(const void * data, size_t stride) : data((const char *) data), stride(stride), columns(data, stride) {}
-
     /// Eight blocks of sixteen columns.
     class Super {
     public:
         Super(const WeightsIQ4XS & weights, int column, int count, int super)
-            : from(weights.data, weights.stride, column, count, super), of_all(from.scales(&SuperBlockIQ4::scale)) {
+            : from(weights.at(column, count, super)), of_all(from.scales(&SuperBlockIQ4::scale)) {
             alignas(64) uint32_t low[WIDE_COLUMNS], high[WIDE_COLUMNS];
             for (int c = 0; c < WIDE_COLUMNS; c++) {
                 memcpy(&low[c], from[c].low_scales, sizeof(low[c]));
@@ -73,15 +70,6 @@ public:
             return numbers_of(_mm512_sub_epi32(low | _mm512_slli_epi32(high, 4), _mm512_set1_epi32(32))) * of_all;
         }
     };
-
-    void prefetch_later(int column, int count, int block) const {
-        columns.prefetch_later(column, count, block, sizeof(SuperBlockIQ4) / SUPER_BLOCKS);
-    }
-
-private:
-    const char * data;
-    const size_t stride;
-    const Columns<SuperBlockIQ4> columns;
 };
 
 } // namespace

@@ -2,7 +2,6 @@
 // transposed in registers, which all rows of a tile share.
 #pragma once
 
-#include "transposed.h"
 #include "wide_columns.h"
 
 #if defined(__AVX512VNNI__)
@@ -23,22 +22,20 @@ struct SuperBlockQ3 {
 static_assert(sizeof(SuperBlockQ3) == 110, "the layout is ggml's");
 
 /// A matrix of them.
-class WeightsQ3K {
+class WeightsQ3K : public WideWeights<SuperBlockQ3> {
 public:
-    static constexpr bool IS_WIDE = true;
+    using WideWeights::WideWeights;
     static constexpr int OFFSET = 4;
     static constexpr bool HAS_HALVES = true;
     static constexpr bool HAS_MINS = false;
     /// Blocks that share bytes.
     static constexpr int CHUNK = 4;
 
-    WeightsQ3K(const void * data, size_t stride) : data((const char *) data), stride(stride), columns(data, stride) {}
-
     /// Eight blocks of sixteen columns.
     class Super {
     public:
         Super(const WeightsQ3K & weights, int column, int count, int super)
-            : from(weights.data, weights.stride, column, count, super), of_all(from.scales(&SuperBlockQ3::scale)) {
+            : from(weights.at(column, count, super)), of_all(from.scales(&SuperBlockQ3::scale)) {
             from.transpose(high, [](const SuperBlockQ3 & block) { return block.high; });
             alignas(64) uint32_t words[3][WIDE_COLUMNS];
             for (int c = 0; c < WIDE_COLUMNS; c++) {
@@ -77,15 +74,6 @@ public:
             return numbers_of(_mm512_sub_epi32(six_bits, _mm512_set1_epi32(32))) * of_all;
         }
     };
-
-    void prefetch_later(int column, int count, int block) const {
-        columns.prefetch_later(column, count, block, sizeof(SuperBlockQ3) / SUPER_BLOCKS);
-    }
-
-private:
-    const char * data;
-    const size_t stride;
-    const Columns<SuperBlockQ3> columns;
 };
 
 } // namespace

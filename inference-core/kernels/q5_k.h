@@ -2,7 +2,6 @@
 // transposed in registers, which all rows of a tile share.
 #pragma once
 
-#include "transposed.h"
 #include "wide_columns.h"
 
 #if defined(__AVX512VNNI__)
@@ -24,22 +23,20 @@ struct SuperBlockQ5 {
 static_assert(sizeof(SuperBlockQ5) == 176, "the layout is ggml's");
 
 /// A matrix of them.
-class WeightsQ5K {
+class WeightsQ5K : public WideWeights<SuperBlockQ5> {
 public:
-    static constexpr bool IS_WIDE = true;
+    using WideWeights::WideWeights;
     static constexpr int OFFSET = 0;
     static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = true;
     /// Blocks that share bytes.
     static constexpr int CHUNK = 2;
 
-    WeightsQ5K(const void * data, size_t stride) : data((const char *) data), stride(stride), columns(data, stride) {}
-
     /// Eight blocks of sixteen columns.
     class Super {
     public:
         Super(const WeightsQ5K & weights, int column, int count, int super)
-            : from(weights.data, weights.stride, column, count, super), scales(from.scales(&SuperBlockQ5::scale)),
+            : from(weights.at(column, count, super)), scales(from.scales(&SuperBlockQ5::scale)),
               mins(from.scales(&SuperBlockQ5::min)) {
             from.transpose(high, [](const SuperBlockQ5 & block) { return block.high; });
             alignas(64) uint32_t words[3][WIDE_COLUMNS];
@@ -76,15 +73,6 @@ public:
             return numbers_of(bits_at(others, byte, 15) | bits_at(first, byte + 2, 0x30));
         }
     };
-
-    void prefetch_later(int column, int count, int block) const {
-        columns.prefetch_later(column, count, block, sizeof(SuperBlockQ5) / SUPER_BLOCKS);
-    }
-
-private:
-    const char * data;
-    const size_t stride;
-    const Columns<SuperBlockQ5> columns;
 };
 
 } // namespace

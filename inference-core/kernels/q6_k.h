@@ -2,7 +2,6 @@
 // transposed in registers, which all rows of a tile share.
 #pragma once
 
-#include "transposed.h"
 #include "wide_columns.h"
 
 #if defined(__AVX512VNNI__)
@@ -22,22 +21,20 @@ struct SuperBlockQ6 {
 static_assert(sizeof(SuperBlockQ6) == 210, "the layout is ggml's");
 
 /// A matrix of them.
-class WeightsQ6K {
+class WeightsQ6K : public WideWeights<SuperBlockQ6> {
 public:
-    static constexpr bool IS_WIDE = true;
+    using WideWeights::WideWeights;
     static constexpr int OFFSET = 32;
     static constexpr bool HAS_HALVES = true;
     static constexpr bool HAS_MINS = false;
     /// Blocks that share bytes.
     static constexpr int CHUNK = 4;
 
-    WeightsQ6K(const void * data, size_t stride) : data((const char *) data), stride(stride), columns(data, stride) {}
-
     /// Eight blocks of sixteen columns.
     class Super {
     public:
         Super(const WeightsQ6K & weights, int column, int count, int super)
-            : from(weights.data, weights.stride, column, count, super), of_all(from.scales(&SuperBlockQ6::scale)) {
+            : from(weights.at(column, count, super)), of_all(from.scales(&SuperBlockQ6::scale)) {
             __m128i rows[WIDE_COLUMNS];
             for (int c = 0; c < WIDE_COLUMNS; c++) rows[c] = _mm_loadu_si128((const __m128i *) from[c].scales);
             for (int stage = 0; stage < 4; stage++) interleave(rows);
@@ -85,15 +82,6 @@ public:
             memcpy(rows, all, sizeof(all));
         }
     };
-
-    void prefetch_later(int column, int count, int block) const {
-        columns.prefetch_later(column, count, block, sizeof(SuperBlockQ6) / SUPER_BLOCKS);
-    }
-
-private:
-    const char * data;
-    const size_t stride;
-    const Columns<SuperBlockQ6> columns;
 };
 
 } // namespace

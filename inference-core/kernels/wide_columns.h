@@ -2,6 +2,7 @@
 #pragma once
 
 #include "super_tile.h"
+#include "transposed.h"
 
 #if defined(__AVX512VNNI__)
 
@@ -55,6 +56,28 @@ public:
 
 private:
     const Block * blocks[WIDE_COLUMNS];
+};
+
+/// A matrix of a type with blocks of 256, as it is in the file.
+template <class Block>
+class WideWeights {
+public:
+    static constexpr bool IS_WIDE = true;
+
+    /// `stride`: bytes from one column to the next.
+    WideWeights(const void * data, size_t stride) : data((const char *) data), stride(stride), columns(data, stride) {}
+
+    /// A block of `count` columns, from `column` on.
+    WideColumns<Block> at(int column, int count, int block) const { return {data, stride, column, count, block}; }
+
+    void prefetch_later(int column, int count, int block) const {
+        columns.prefetch_later(column, count, block, sizeof(Block) / SUPER_BLOCKS);
+    }
+
+private:
+    const char * data;
+    const size_t stride;
+    const Columns<Block> columns;
 };
 
 } // namespace
