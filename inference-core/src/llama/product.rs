@@ -339,10 +339,10 @@ mod tests {
         let is_interleaved = name.to_bytes() == b"CPU_REPACK";
         match kind {
             sys::GGML_TYPE_Q4_0 | sys::GGML_TYPE_Q5_0 | sys::GGML_TYPE_Q8_0 => true,
-            sys::GGML_TYPE_Q3_K | sys::GGML_TYPE_Q5_K | sys::GGML_TYPE_Q6_K => {
-                kernel != Kernel::Baseline
-            }
-            sys::GGML_TYPE_IQ4_XS => kernel != Kernel::Baseline,
+            sys::GGML_TYPE_Q3_K
+            | sys::GGML_TYPE_Q5_K
+            | sys::GGML_TYPE_Q6_K
+            | sys::GGML_TYPE_IQ4_XS => kernel != Kernel::Baseline,
             _ => kernel != Kernel::Baseline && is_interleaved,
         }
     }

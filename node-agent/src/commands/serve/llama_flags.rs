@@ -90,7 +90,7 @@ fn find(table: &'static [(&[&str], &'static str)], name: &str) -> Option<&'stati
     table.iter().find(|(names, _)| names.contains(&name)).map(|(_, ours)| *ours)
 }
 
-/// What is not given is `f16`, as at llama-server.
+/// The one that is not given is `f16`, llama-server's default.
 fn kv_type(pairs: &BTreeMap<&str, OsString>) -> Vec<OsString> {
     let given = [pairs.get("K"), pairs.get("V")];
     if given.iter().all(Option::is_none) {
