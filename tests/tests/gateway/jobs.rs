@@ -142,18 +142,21 @@ async fn makes_until_stored(asked: Asked, folder: &Path, sql: &str) -> Streaming
     stream
 }
 
-/// Checks that tokens of [`makes_until_stored`] are known, and makes the rest.
-async fn continues(asked: Asked, text: &str) {
+/// Checks that tokens of [`makes_until_stored`] are known, makes the rest, and reports so many
+/// tokens of the whole response.
+async fn continues(asked: Asked, text: &str) -> u64 {
     let tokens = asked.resume.choices[0].tokens.clone();
     assert_eq!(tokens, (1..=tokens.len() as u32).collect::<Vec<_>>());
     let stream = asked.stream();
     stream.note(&[99]).await;
     let message = json!({"role": "assistant", "content": text});
     let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
-    let usage = Usage { prompt: 9, completion: 20, cached: 0 };
-    let told = json!({"prompt_tokens": 9, "completion_tokens": 20});
+    let completion = tokens.len() as u64 + 1;
+    let usage = Usage { prompt: 9, completion, cached: 0 };
+    let told = json!({"prompt_tokens": 9, "completion_tokens": completion});
     let whole = json!({"id": "chatcmpl-1", "choices": [choice], "usage": told});
     stream.close_marked(usage, &whole.to_string()).await;
+    completion
 }
 
 #[tokio::test]
@@ -174,7 +177,7 @@ async fn a_job_continues_from_its_last_tokens_and_its_usage_is_counted_once() {
     let asked = node.asked().await;
     let then = &asked.resume;
     assert_eq!((&then.id, then.created, then.seed), (&first.id, first.created, first.seed));
-    continues(asked, "done").await;
+    let completion = continues(asked, "done").await;
     let done = becomes(&kept.ada, &id, "completed").await;
     assert_eq!(done["response"]["body"]["choices"][0]["message"]["content"], "done");
     let metrics = kept.gateway.admin.get("/metrics").await.body;
@@ -182,7 +185,8 @@ async fn a_job_continues_from_its_last_tokens_and_its_usage_is_counted_once() {
     let counted =
         |line: &&str| line.starts_with("gateway_tokens_total{") && line.contains("completion");
     let counted: Vec<_> = text.lines().filter(counted).collect();
-    assert!(matches!(counted[..], [one] if one.ends_with(" 20")), "{counted:?}");
+    let all = format!(" {completion}");
+    assert!(matches!(counted[..], [one] if one.ends_with(&all)), "{counted:?}, not{all}");
     kept.gateway.is_idle().await;
 }
 
@@ -205,7 +209,9 @@ async fn a_line_continues_from_its_last_tokens() {
     for _ in 0..2 {
         let asked = node.asked().await;
         match asked.resume.seed == seed {
-            true => continues(asked, "continued").await,
+            true => {
+                continues(asked, "continued").await;
+            }
             false => {
                 assert!(asked.resume.choices.is_empty(), "it had no tokens");
                 asked.answer("begun");
