@@ -7,8 +7,9 @@
 
 function(flotilla_leave_caches_untouched)
     get_target_property(theirs llama SOURCE_DIR)
-    foreach (file llama-kv-cache.cpp llama-memory-recurrent.cpp)
-        set_source_files_properties(${theirs}/${file} TARGET_DIRECTORY llama PROPERTIES
+    # One of them is a changed copy (cell-positions.cmake).
+    foreach (file ${CMAKE_BINARY_DIR}/flotilla/llama-kv-cache.cpp ${theirs}/llama-memory-recurrent.cpp)
+        set_source_files_properties(${file} TARGET_DIRECTORY llama PROPERTIES
             COMPILE_DEFINITIONS ggml_backend_buffer_clear=flotilla_buffer_clear
             SKIP_UNITY_BUILD_INCLUSION ON)
     endforeach()

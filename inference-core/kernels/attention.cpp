@@ -6,6 +6,8 @@
 //   one sequence. Each (row, head) is a lane of a vector; softmax needs no horizontal sums.
 // - Only the cells that a row may see are read. They are gathered into tiles, so sequences
 //   whose cells lie interleaved in the pool cost no more than sequences that lie apart.
+// - They are read in the order of their positions, so that a row's sums are the same to the last
+//   bit wherever the pool had room for its sequence.
 // - Keys and values are turned into 32-bit floats once for all lanes.
 // - What a row gets does not depend on the rows beside it, so that a seed means the same answer
 //   on a busy node (but see ROWS_MIN).
@@ -23,7 +25,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
+#include "positions.h"
 #include "vectors.h"
 
 extern "C" {
@@ -52,6 +56,8 @@ struct Attention {
     const ggml_tensor * v;
     const ggml_tensor * mask;
     ggml_tensor * dst;
+    /// Of the tokens in the cells; null if nobody has said.
+    const int32_t * positions;
     /// Scores are powers of two: log2(e) is in it.
     float scale;
     int dk, dv, rows, heads, key_heads, cells;
@@ -62,6 +68,7 @@ struct Attention {
 
     explicit Attention(ggml_tensor * dst)
         : q(dst->src[0]), k(dst->src[1]), v(dst->src[2]), mask(dst->src[3]), dst(dst),
+          positions(mask ? flotilla::CellPositions::of(mask) : nullptr),
           scale(ggml_get_op_params_f32(dst, 0) * 1.44269504f),
           dk((int) k->ne[0]), dv((int) v->ne[0]), rows((int) q->ne[1]), heads((int) q->ne[2]),
           key_heads((int) k->ne[2]), cells((int) k->ne[1]), shared(heads / key_heads), lanes_max(0) {}
@@ -123,11 +130,46 @@ struct Attention {
     }
 };
 
+/// A cell that some row of a group sees.
+struct Cell {
+    uint32_t at : 31;
+    /// Whether some row does not see it as it is.
+    uint32_t is_masked : 1;
+};
+
+/// The cells that a group sees. Memory for them is kept from one group to the next.
+class Cells {
+public:
+    std::vector<Cell> list;
+
+    /// Sorts them by position. They are a few ascending runs, one for each stretch of the pool, or
+    /// one: runs are merged in pairs.
+    void sort(const int32_t * positions) {
+        const auto before = [=](Cell a, Cell b) { return positions[a.at] < positions[b.at]; };
+        ends.clear();
+        for (size_t i = 1; i <= list.size(); i++) {
+            if (i == list.size() || before(list[i], list[i - 1])) ends.push_back(i);
+        }
+        while (ends.size() > 1) {
+            size_t begin = 0, kept = 0;
+            for (size_t run = 0; run < ends.size(); run += 2) {
+                const size_t middle = ends[run], end = ends[std::min(run + 1, ends.size() - 1)];
+                std::inplace_merge(list.begin() + begin, list.begin() + middle, list.begin() + end, before);
+                begin = ends[kept++] = end;
+            }
+            ends.resize(kept);
+        }
+    }
+
+private:
+    std::vector<size_t> ends;
+};
+
 /// A thread's work on one group: the rows `first..end` and the heads of one key head.
 class Group {
 public:
-    Group(const Attention & op, float * scratch, int key_head, int first, int end)
-        : op(op), head(key_head), first(first), end(end),
+    Group(const Attention & op, float * scratch, Cells & cells, int key_head, int first, int end)
+        : op(op), cells(cells), head(key_head), first(first), end(end),
           used((end - first) * op.shared), lanes((used + WIDTH - 1) / WIDTH * WIDTH) {
         queries = scratch;
         scores = queries + op.dk * lanes;
@@ -144,23 +186,24 @@ public:
         memset(sums, 0, sizeof(float) * op.dv * lanes);
         std::fill(peak, peak + lanes, UNSEEN);
         memset(total, 0, sizeof(float) * lanes);
+        cells.list.clear();
         for (int from = 0; from < op.cells; from += TILE) {
             collect(from, std::min(TILE, op.cells - from));
         }
-        if (waiting > 0) take_tile(waiting);
+        if (op.positions) cells.sort(op.positions);
+        const int count = (int) cells.list.size();
+        for (int from = 0; from < count; from += TILE) {
+            take_tile(&cells.list[from], std::min(TILE, count - from));
+        }
         store();
     }
 
 private:
     const Attention & op;
+    Cells & cells;
     const int head, first, end, used, lanes;
     /// [dk][lane], [cell][lane], [dv][lane], [cell][dk], [cell][dv], and three of [lane].
     float * queries, * scores, * sums, * keys, * values, * peak, * total, * shrink;
-    /// Cells that some row sees and that no tile has taken yet.
-    int cell[2 * TILE];
-    int waiting = 0;
-    /// Whether some row does not see one of them.
-    bool partly = false;
 
     void load_queries() {
         if (used < lanes) memset(queries, 0, sizeof(float) * op.dk * lanes);
@@ -171,7 +214,7 @@ private:
         }
     }
 
-    /// Notes the visible ones of up to TILE cells; computes a tile when there are enough.
+    /// Lists the visible ones of up to TILE cells.
     void collect(int from, int count) {
         uint64_t any = count == 64 ? ~0ull : (1ull << count) - 1, every = any;
         bool biased = false;
@@ -183,16 +226,10 @@ private:
                 every &= seen;
             }
         }
-        const bool some_hidden = any != every || biased;
-        partly |= some_hidden && any != 0;
+        const uint64_t masked = biased ? any : any & ~every;
         for (uint64_t rest = any; rest != 0; rest &= rest - 1) {
-            cell[waiting++] = from + __builtin_ctzll(rest);
-        }
-        if (waiting >= TILE) {
-            take_tile(TILE);
-            waiting -= TILE;
-            memmove(cell, cell + TILE, sizeof(int) * waiting);
-            partly = some_hidden && waiting > 0;
+            const uint32_t i = __builtin_ctzll(rest);
+            cells.list.push_back({from + i, (uint32_t) (masked >> i & 1)});
         }
     }
 
@@ -225,26 +262,28 @@ private:
         }
     }
 
-    void take_tile(int count) {
+    void take_tile(const Cell * cell, int count) {
         const int padded = (count + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
+        bool is_masked = false;
         for (int c = 0; c < count; c++) {
-            read(op.k, cell[c], head, keys + c * op.dk);
-            read(op.v, cell[c], head, values + c * op.dv);
+            read(op.k, cell[c].at, head, keys + c * op.dk);
+            read(op.v, cell[c].at, head, values + c * op.dv);
+            is_masked |= cell[c].is_masked;
         }
         memset(keys + count * op.dk, 0, sizeof(float) * (padded - count) * op.dk);
         multiply<false>({keys, op.dk, 1}, queries, scores, padded, op.dk, lanes);
-        if (partly) hide(count);
+        if (is_masked) hide(cell, count);
         soften(count);
         multiply<true>({values, 1, op.dv}, scores, sums, op.dv, count, lanes);
     }
 
     /// Adds the mask to the scores.
-    void hide(int count) {
+    void hide(const Cell * cell, int count) {
         for (int row = first; row < end; row++) {
             const uint16_t * mask = op.mask_row(row);
             float * lane = scores + (row - first) * op.shared;
             for (int c = 0; c < count; c++) {
-                const uint16_t m = mask[cell[c]];
+                const uint16_t m = mask[cell[c].at];
                 if (m == 0) continue;
                 const float add = m == HIDDEN ? -INFINITY : ggml_fp16_to_fp32(m);
                 for (int g = 0; g < op.shared; g++) lane[c * lanes + g] += add;
@@ -318,11 +357,12 @@ void ggml_compute_forward_flash_attn_ext(const ggml_compute_params * params, ggm
     }
     ggml_barrier(params->threadpool);
     float * scratch = (float *) params->wdata + params->wsize / sizeof(float) / nth * params->ith;
+    static thread_local Cells cells;
     for (int i = params->ith; i < pieces * op.key_heads; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
         const int first = i % pieces * piece, end = std::min(op.rows, first + piece);
         for (int row = first, next; row < end; row = next) {
             next = op.group_end(row, end);
-            Group(op, scratch, i / pieces, row, next).compute();
+            Group(op, scratch, cells, i / pieces, row, next).compute();
         }
     }
 }

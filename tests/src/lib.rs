@@ -85,6 +85,24 @@ pub fn questions() -> Vec<(String, serde_json::Value, String)> {
     all
 }
 
+/// A conversation of questions and answers that ends with a question.
+pub fn conversation(number: usize, turns: usize) -> serde_json::Value {
+    let questions = questions();
+    let short = |(_, request, _): &&(String, serde_json::Value, String)| {
+        request["tools"].is_null() && request["messages"].as_array().unwrap().len() == 1
+    };
+    let mut asked = questions.iter().filter(short).cycle().skip(number * turns);
+    let mut messages = Vec::new();
+    for (_, request, expected) in asked.by_ref().take(turns) {
+        messages.push(request["messages"][0].clone());
+        messages.push(serde_json::json!({"role": "assistant", "content": expected}));
+    }
+    let mut request = asked.next().unwrap().1.clone();
+    messages.push(request["messages"][0].clone());
+    request["messages"] = messages.into();
+    request
+}
+
 /// A chat request with one user message, at temperature 0.
 pub fn chat(text: &str) -> serde_json::Value {
     serde_json::json!({

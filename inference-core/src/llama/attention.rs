@@ -9,6 +9,9 @@ use super::trial_error::TrialError;
 /// Negative infinity in half precision: masks a cell that a row does not attend to.
 const HIDDEN: u16 = 0xFC00;
 
+/// Begins the parameters of a mask that hold positions of cells (kernels/positions.h).
+const POSITIONS_MARK: u64 = 0x464c_4f54_4950_4f53;
+
 /// Inputs of one attention operation.
 pub(super) struct Attention {
     /// Number of query heads.
@@ -29,6 +32,8 @@ pub(super) struct Attention {
     pub(crate) values: Vec<f32>,
     /// `[row][cell]`: true if the row attends to the cell.
     pub(crate) sees: Vec<bool>,
+    /// `[cell]`: where its token stands in its sequence; empty if that is not known.
+    pub(crate) positions: Vec<i32>,
 }
 
 impl Attention {
@@ -45,6 +50,7 @@ impl Attention {
             keys: vec![1.0; cells * key_heads * size],
             values: vec![1.0; cells * key_heads * size],
             sees: (0..rows * cells).map(|i| i % 3 != 0).collect(),
+            positions: Vec::new(),
         }
     }
 
@@ -65,6 +71,10 @@ impl Attention {
             let queries = sys::ggml_new_tensor_3d(graph.0, sys::GGML_TYPE_F32, size, heads, rows);
             let (keys, values) = (cache(kind), cache(kind));
             let mask = sys::ggml_new_tensor_2d(graph.0, sys::GGML_TYPE_F16, cells, rows);
+            if !self.positions.is_empty() {
+                let noted = [POSITIONS_MARK, self.positions.as_ptr() as u64];
+                (*mask).op_params.as_mut_ptr().cast::<[u64; 2]>().write_unaligned(noted);
+            }
             let swap = |tensor| sys::ggml_permute(graph.0, tensor, 0, 2, 1, 3);
             let scale = 1.0 / (size as f32).sqrt();
             let output = sys::ggml_flash_attn_ext(
@@ -169,7 +179,8 @@ pub(super) mod tests {
         };
         let (keys, values) = (cache(), cache());
         let sees = (0..rows).flat_map(|row| rows_see.sees(&mut random, row, rows, cells)).collect();
-        Attention { heads, key_heads, size, rows, cells, queries, keys, values, sees }
+        let positions = Vec::new();
+        Attention { heads, key_heads, size, rows, cells, queries, keys, values, sees, positions }
     }
 
     /// Reference implementation in double precision.
@@ -209,6 +220,24 @@ pub(super) mod tests {
                 sees: self.sees[row * self.cells..][..self.cells].to_vec(),
                 keys: self.keys.clone(),
                 values: self.values.clone(),
+                positions: self.positions.clone(),
+                ..*self
+            }
+        }
+
+        /// The same tokens in other cells: cell `i` has what was in cell `order[i]`.
+        fn moved(&self, order: &[usize]) -> Self {
+            let numbers = self.key_heads * self.size;
+            let tokens = |all: &[f32]| -> Vec<f32> {
+                order.iter().flat_map(|cell| &all[cell * numbers..][..numbers]).copied().collect()
+            };
+            let row = |sees: &[bool]| order.iter().map(|cell| sees[*cell]).collect::<Vec<_>>();
+            Self {
+                queries: self.queries.clone(),
+                keys: tokens(&self.keys),
+                values: tokens(&self.values),
+                sees: self.sees.chunks(self.cells).flat_map(row).collect(),
+                positions: order.iter().map(|cell| *cell as i32).collect(),
                 ..*self
             }
         }
@@ -278,6 +307,37 @@ pub(super) mod tests {
         ) {
             let cells = blocks * 64 + seed as usize % 64;
             check([shared, key_heads, size, rows, cells], rows_see, kind, threads, seed);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn what_a_row_gets_does_not_depend_on_where_its_cells_lie(
+            shape in prop::sample::select(vec![[2, 2, 64], [7, 2, 64], [4, 1, 128], [1, 3, 32]]),
+            rows in 4usize..40,
+            cells in 40usize..300,
+            stretches in 1usize..80,
+            rows_see in prop::sample::select(vec![Rows::Prompt, Rows::Random]),
+            seed in any::<u64>(),
+        ) {
+            let [shared, key_heads, size] = shape;
+            let attention = attention([shared, key_heads, size, rows, cells], rows_see, seed);
+            // A few stretches of the pool, or a token here and there.
+            let mut order: Vec<Vec<usize>> =
+                (0..cells).collect::<Vec<_>>().chunks(cells.div_ceil(stretches)).map(Into::into).collect();
+            let mut random = Pcg64::seed_from_u64(seed);
+            order.sort_by_cached_key(|_| random.next_u32());
+            let moved = attention.moved(&order.concat());
+            for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
+                let device = Device::open(*kernel).unwrap();
+                let [wanted, got] = [&attention, &moved]
+                    .map(|inputs| inputs.run(&device, sys::GGML_TYPE_F16, 2).unwrap());
+                // Without shared keys, few rows that see alike are left to ggml.
+                if shared > 1 || matches!(rows_see, Rows::Prompt) {
+                    assert_eq!(wanted, got, "{kernel:?}");
+                }
+            }
         }
     }
 

@@ -48,6 +48,7 @@ mod read_on;
 mod replaced;
 mod resume;
 mod same_name;
+mod same_response;
 mod sampling_defaults;
 mod sandbox;
 mod scoring;

@@ -1,12 +1,14 @@
 //! Mixed traffic for as long as one likes (`make soak MINUTES=30`), with drafts and with prefixes
 //! in memory and on disk: memory does not grow, and nothing is left in flight.
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fleet_tests::client::Client;
 use fleet_tests::process::{Agent, Folder, Server};
-use fleet_tests::{chat, questions, streamed};
+use fleet_tests::{chat, conversation, streamed};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use rustix::process::Pid;
@@ -51,23 +53,16 @@ async fn start(cache: &Folder) -> Agent {
     agent
 }
 
-/// A conversation of some turns, which goes on.
-async fn converse(client: &Client, number: u64) {
-    let questions = questions();
-    let short = |(_, request, _): &&(String, Value, String)| {
-        request["tools"].is_null() && request["messages"].as_array().unwrap().len() == 1
-    };
-    let mut turns = questions.iter().filter(short).cycle().skip(number as usize * TURNS);
-    let mut messages = Vec::new();
-    for (_, request, expected) in turns.by_ref().take(TURNS) {
-        messages.push(request["messages"][0].clone());
-        messages.push(json!({"role": "assistant", "content": expected}));
-    }
-    let mut request = turns.next().unwrap().1.clone();
-    messages.push(request["messages"][0].clone());
-    request["messages"] = messages.into();
+/// What each conversation was answered first.
+type Responses = Mutex<BTreeMap<u64, String>>;
+
+/// Asks for the response of a conversation, which is always the same.
+async fn converse(client: &Client, number: u64, responses: &Responses) {
+    let mut request = conversation(number as usize, TURNS);
     request["max_tokens"] = json!(24);
-    assert!(!client.chat(&request).await.content().is_empty(), "conversation {number}");
+    let response = client.chat(&request).await.content();
+    let first = responses.lock().unwrap().entry(number).or_insert(response.clone()).clone();
+    assert_eq!(response, first, "conversation {number}");
 }
 
 /// Memory of a process that is in use, in KiB.
@@ -85,7 +80,7 @@ fn with(question: &str, fields: Value) -> Value {
 }
 
 /// One request of some kind; panics if it is answered wrongly.
-async fn ask(client: &Client, dice: u64) {
+async fn ask(client: &Client, dice: u64, responses: &Responses) {
     let seed = dice >> 8;
     match dice % 12 {
         0 | 1 => {
@@ -135,7 +130,7 @@ async fn ask(client: &Client, dice: u64) {
             assert_eq!(client.chat(&with("Hello!", json!({"max_tokens": 20}))).await.status, 200);
             assert_eq!(client.chat(&request).await.status, 200);
         }
-        9 | 10 => converse(client, seed % CONVERSATIONS).await,
+        9 | 10 => converse(client, seed % CONVERSATIONS, responses).await,
         _ => {
             let body = json!({"model": "flotilla-demo", "input": "a"}).to_string();
             assert_eq!(client.post("/v1/embeddings", body).await.status, 400);
@@ -155,10 +150,11 @@ async fn memory_does_not_grow_and_nothing_stays_in_flight() {
     let begun = Instant::now();
     let end = LOOK * u32::try_from(minutes).unwrap();
     let asked = AtomicU64::new(0);
+    let responses = Responses::default();
     let clients = futures_util::future::join_all((0..CLIENTS).map(async |n| {
         let mut dice = Pcg64::seed_from_u64(seed ^ (n << 32));
         while begun.elapsed() < end {
-            ask(&agent.client, dice.next_u64()).await;
+            ask(&agent.client, dice.next_u64(), &responses).await;
             asked.fetch_add(1, Ordering::Relaxed);
         }
     }));

@@ -1,0 +1,32 @@
+# Compiles a copy of a file of llama.cpp in which a piece of text reads differently. A release in which
+# the piece is missing does not build.
+
+function(flotilla_change_source name piece changed_piece)
+    get_target_property(folder llama SOURCE_DIR)
+    set(original "${folder}/${name}")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${original}")
+    file(READ "${original}" text)
+    string(FIND "${text}" "${piece}" at)
+    if (at EQUAL -1)
+        message(FATAL_ERROR "${name} has no '${piece}': see ${CMAKE_CURRENT_FUNCTION_LIST_DIR}")
+    endif()
+    string(REPLACE "${piece}" "${changed_piece}" text "${text}")
+    set(changed "${CMAKE_BINARY_DIR}/flotilla/${name}")
+    set(before "")
+    if (EXISTS "${changed}")
+        file(READ "${changed}" before)
+    endif()
+    # Not written again: it would be compiled again.
+    if (NOT text STREQUAL before)
+        file(WRITE "${changed}" "${text}")
+    endif()
+    get_target_property(sources llama SOURCES)
+    string(REPLACE "." "[.]" pattern "${name}")
+    list(TRANSFORM sources REPLACE "^(.*/)?${pattern}$" "${changed}")
+    set_target_properties(llama PROPERTIES SOURCES "${sources}")
+    # As the original: all that is compiled together with it stays as it is.
+    set_source_files_properties("${changed}" TARGET_DIRECTORY llama
+        PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    # Its own headers lay beside it.
+    target_include_directories(llama PRIVATE "${folder}")
+endfunction()
