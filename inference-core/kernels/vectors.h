@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace {
 
@@ -25,6 +26,8 @@ inline Vec & at(float * p) { return *reinterpret_cast<Vec *>(p); }
 inline const Vec & at(const float * p) { return *reinterpret_cast<const Vec *>(p); }
 inline Vec all(float x) { return x - Vec{}; }
 
+constexpr float LOG2_E = 1.44269504f;
+
 /// Adding this number (1.5 * 2^23) rounds to a whole one, whose low bits the sum then holds.
 constexpr float ROUND = 12582912.0f;
 
@@ -45,6 +48,54 @@ inline Vec exp2_fraction(Vec x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     return p * (r * r) + r + 1.0f;
+}
+
+/// 2^x.
+inline Vec exp2(Vec x) {
+    const Vec whole = round(x);
+    return shift(exp2_fraction(x - whole), whole);
+}
+
+/// Beyond +-9 it is 1 to the last bit. Polynomial: Cephes, tanhf.
+inline Vec tanh(Vec x) {
+    Vec size = x < 0.0f ? -x : x;
+    size = size > 9.0f ? all(9.0f) : size;
+    const Vec far = 1.0f - 2.0f / (exp2(size * (2 * LOG2_E)) + 1.0f);
+    const Vec z = x * x;
+    Vec p = z * -5.70498872745e-3f + 2.06390887954e-2f;
+    p = p * z - 5.37397155531e-2f;
+    p = p * z + 1.33314422036e-1f;
+    p = p * z - 3.33332819422e-1f;
+    const Vec near = x + x * z * p;
+    return size < 0.625f ? near : (x < 0.0f ? -far : far);
+}
+
+/// For each place, an element of `a` (0..WIDTH) or of `b` (from WIDTH on).
+template <int... PLACES>
+inline Vec pick(Vec a, Vec b) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, PLACES...);
+#else
+    return __builtin_shuffle(a, b, Ints{PLACES...});
+#endif
+}
+
+/// Swaps two vectors' elements whose places differ in the bit STEP, off the diagonal.
+template <int STEP, int... I>
+inline void swap_corners(Vec & a, Vec & b, std::integer_sequence<int, I...>) {
+    const Vec low = pick<(I & STEP ? I - STEP + WIDTH : I)...>(a, b);
+    b = pick<(I & STEP ? I + WIDTH : I + STEP)...>(a, b);
+    a = low;
+}
+
+/// Transposes a square, by halves of halves (Eklundh, 1972).
+template <int STEP = WIDTH / 2>
+inline void transpose(Vec (&square)[WIDTH]) {
+    for (int i = 0; i < WIDTH; i++) {
+        if (i & STEP) continue;
+        swap_corners<STEP>(square[i], square[i + STEP], std::make_integer_sequence<int, WIDTH>());
+    }
+    if constexpr (STEP > 1) transpose<STEP / 2>(square);
 }
 
 /// A matrix whose element (row, k) stands at row * row_step + k * k_step.
