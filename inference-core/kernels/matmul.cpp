@@ -1,8 +1,8 @@
-// Products of quantized weights and activations: takes the place of ggml's for the types below, in
+// Products of weights and activations: takes the place of ggml's for the types below, in
 // the layouts that ggml's weights already have in memory.
 //
 // What is different here:
-// - Activations are quantized once, with what all columns need of them: the scale of each block and
+// - Activations of quantized weights are quantized once, with what all columns need of them: the scale of each block and
 //   its sum.
 // - Weights stay unsigned, so that a block is a chain of multiply-add instructions without the work
 //   that signs would need; the sum of the activations corrects for that.
@@ -13,6 +13,7 @@
 //   node. (But see has_kernel.)
 // - The rows of an expert are computed together, like those of a matrix; ggml computes interleaved weights
 //   of experts row by row.
+// - Weights that are floats are multiplied with activations as they are (floats.h).
 //
 // Everything else goes to ggml: other types and layouts, batches of matrices.
 
@@ -40,6 +41,7 @@ ggml_backend_buffer_type_t flotilla_no_amx_buffer_type() { return nullptr; }
 #if defined(__AVX2__)
 
 #include "experts.h"
+#include "floats.h"
 
 namespace {
 
@@ -54,6 +56,7 @@ bool is_on() {
 /// Computes an operation if it is ours. Returns false if not.
 bool compute(const ggml_compute_params * params, const ggml_tensor * op) {
     if (MatrixProduct::fits(op)) return MatrixProduct(op).compute(params);
+    if (FloatProduct::fits(op)) return FloatProduct(op).compute(params);
     return ExpertProduct::fits(op) && ExpertProduct(op).compute(params);
 }
 

@@ -5,19 +5,20 @@
 
 namespace {
 
-/// A product, and how it is cut into pieces.
+/// A product, and how it is cut into pieces. Rows may be in several planes, as those of the sequences of
+/// recurrent models are.
 class MatrixProduct {
 public:
     explicit MatrixProduct(const ggml_tensor * op)
-        : op(op), weights(op->src[0]), input(op->src[1]), rows((int) input->ne[1]),
+        : op(op), weights(op->src[0]), input(op->src[1]), rows((int) (input->ne[1] * input->ne[2])),
           columns((int) weights->ne[1]), depth((int) weights->ne[0]) {}
 
     /// True if it is ours.
     static bool fits(const ggml_tensor * op) {
         if (op->op != GGML_OP_MUL_MAT) return false;
         const ggml_tensor * weights = op->src[0], * input = op->src[1];
-        const bool are_matrices = weights->ne[2] == 1 && weights->ne[3] == 1 && input->ne[2] == 1;
-        return are_matrices && has_rows(input, op) && has_kernel(weights, input->ne[1]);
+        const bool is_matrix = weights->ne[2] == 1 && weights->ne[3] == 1;
+        return is_matrix && has_rows(input, op) && has_kernel(weights, input->ne[1] * input->ne[2]);
     }
 
     /// Bytes that the quantized activations need.

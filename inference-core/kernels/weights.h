@@ -72,10 +72,10 @@ inline bool has_kernel(const ggml_tensor * weights, int64_t rows) {
     }
 }
 
-/// True if the kernels read rows of this tensor, and write to that one.
+/// True if the kernels read rows of this tensor, in any planes, and write to that one, one after the other.
 inline bool has_rows(const ggml_tensor * input, const ggml_tensor * output) {
     return input->type == GGML_TYPE_F32 && input->nb[0] == sizeof(float) && input->ne[3] == 1
-        && output->nb[0] == sizeof(float);
+        && output->nb[0] == sizeof(float) && output->nb[2] == output->nb[1] * output->ne[1];
 }
 
 /// ROWS rows times the columns `first..end`, whole groups.

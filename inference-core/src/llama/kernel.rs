@@ -27,8 +27,10 @@ pub fn register(kernel: Kernel) {
 const TRIAL_THREADS: i32 = 2;
 
 /// Types of the trial's products.
-const TRIAL_KINDS: [sys::ggml_type; 5] = [
+const TRIAL_KINDS: [sys::ggml_type; 7] = [
+    sys::GGML_TYPE_F32,
     sys::GGML_TYPE_F16,
+    sys::GGML_TYPE_BF16,
     sys::GGML_TYPE_Q8_0,
     sys::GGML_TYPE_Q4_0,
     sys::GGML_TYPE_Q4_K,

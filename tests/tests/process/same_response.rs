@@ -1,17 +1,28 @@
-//! A response at temperature 0 is the same to the last bit, wherever the cells of its conversation lie
-//! and whatever else its node computes.
+//! A response at temperature 0 is the same to the last bit, wherever the cells of its conversation
+//! lie and whatever else its node computes.
 
 use fleet_tests::client::Client;
 use fleet_tests::process::Agent;
+#[cfg(target_arch = "x86_64")]
+use fleet_tests::process::{Folder, run};
 use fleet_tests::{conversation, demo_model};
 use serde_json::{Value, json};
 
 use crate::hostile::idle;
 
-/// More conversations than the KV cache holds.
-const CONVERSATIONS: usize = 24;
 const TURNS: usize = 12;
-const ROOM: [&str; 6] = ["--slots", "4", "--kv-cells", "3072", "--saved-prefix-mib", "8"];
+const SIZES: [&str; 6] = ["--slots", "4", "--saved-prefix-mib", "8", "--model-name", "m"];
+
+/// Windows with soft caps and a key for each head, recurrent states, and experts.
+#[cfg(target_arch = "x86_64")]
+const BUILT_OF: [(&str, &str); 6] = [
+    ("tiny", "f16"),
+    ("tiny-window", "f16"),
+    ("tiny-window", "q8_0"),
+    ("tiny-hybrid", "f16"),
+    ("tiny-hybrid", "q8_0"),
+    ("tiny-experts", "q4_0"),
+];
 
 /// The response to a conversation: its text, and how likely its tokens were.
 async fn ask(client: &Client, number: usize) -> Value {
@@ -23,26 +34,46 @@ async fn ask(client: &Client, number: usize) -> Value {
     answer.json()["choices"][0].take()
 }
 
-#[tokio::test]
-async fn a_conversation_gets_the_same_response_wherever_its_cells_lie() {
-    let named = [&ROOM[..], &["--model-name", "m"]].concat();
-    let agent = Agent::start_with_model(&demo_model(), &named).await;
+/// Asks for the responses of conversations one after the other, and then some times four at a time
+/// in another order.
+async fn ask_again(agent: &Agent, conversations: usize, rounds: usize, what: &str) {
     let mut first = Vec::new();
-    for number in 0..CONVERSATIONS {
+    for number in 0..conversations {
         first.push(ask(&agent.client, number).await);
     }
-    for round in 1..4 {
-        // Four at a time, in another order.
-        let order: Vec<usize> =
-            (0..CONVERSATIONS).map(|n| (n * 7 + round * 5) % CONVERSATIONS).collect();
-        for some in order.chunks(4) {
+    for round in 1..=rounds {
+        let order = (0..conversations).map(|n| (n * 7 + round * 5) % conversations);
+        for some in order.collect::<Vec<_>>().chunks(4) {
             let again = some.iter().map(|number| ask(&agent.client, *number));
             let again = futures_util::future::join_all(again).await;
             for (number, again) in some.iter().zip(again) {
-                assert_eq!(again, first[*number], "conversation {number} in round {round}");
+                assert_eq!(again, first[*number], "{what}conversation {number}, round {round}");
             }
         }
     }
+    idle(agent).await;
+}
+
+#[tokio::test]
+async fn a_conversation_gets_the_same_response_wherever_its_cells_lie() {
+    let room = [&SIZES[..], &["--kv-cells", "3072"]].concat();
+    let agent = Agent::start_with_model(&demo_model(), &room).await;
+    ask_again(&agent, 24, 3, "").await;
     assert!(agent.metric("node_kv_evictions_total").await > 0.0, "there was room for all");
-    idle(&agent).await;
+}
+
+// On ARM64, products are llama.cpp's, and depend on the number of rows.
+#[cfg(target_arch = "x86_64")]
+#[tokio::test]
+async fn a_response_does_not_depend_on_the_requests_beside_it_whatever_the_model_is_built_of() {
+    let folder = Folder::new();
+    let room = [&SIZES[..], &["--kv-cells", "6144"]].concat();
+    for (shape, quant) in BUILT_OF {
+        let path = folder.path().join("model.gguf");
+        let arguments =
+            ["synth", "--force", "--shape", shape, "--quant", quant, path.to_str().unwrap()];
+        assert_eq!(run("flotilla-agent", &arguments).code, Some(0));
+        let agent = Agent::start_with_model(&path, &room).await;
+        ask_again(&agent, 5, 2, &format!("{shape}, {quant}, ")).await;
+    }
 }
