@@ -1,7 +1,7 @@
 // Activations, quantized to 8 bits in blocks of 32: as ggml's Q8_0, with a scale that is not rounded
 // to half precision, and with the sums of both halves of each block.
 //
-// Row by row, or packed for tiles: block by block for sixteen rows.
+// Row by row, or packed for tiles, sixteen rows together.
 #pragma once
 
 #include <immintrin.h>
@@ -70,6 +70,16 @@ inline HalfSums sums_of(__m256i bytes) {
 /// Rows that are packed together.
 constexpr int PACKED = 16;
 
+/// Where the bytes of rows are.
+enum class Packing {
+    /// Row by row.
+    None,
+    /// Block by block, and in a block row by row: tiles multiply them by weights.
+    Rows,
+    /// Block by block, and in a block four bytes of each row at a time: tiles multiply weights by them.
+    Fours,
+};
+
 /// Sixteen packed rows, from some block on.
 struct PackedRows {
     const int8_t * bytes;
@@ -80,21 +90,21 @@ struct PackedRows {
 /// All rows of a product, in memory of the caller's.
 class Activations {
 public:
-    Activations(void * memory, int rows, int depth, bool is_packed = false)
-        : depth(depth), blocks(depth / BLOCK), is_packed(is_packed), values(aligned(memory)),
-          scales((float *) (values + (ptrdiff_t) space(rows, is_packed) * depth)),
-          sums((HalfSums *) (scales + (ptrdiff_t) space(rows, is_packed) * blocks)),
-          scaled_sums((float *) (sums + (ptrdiff_t) space(rows, is_packed) * blocks)) {}
+    Activations(void * memory, int rows, int depth, Packing packing = Packing::None)
+        : depth(depth), blocks(depth / BLOCK), packing(packing), values(aligned(memory)),
+          scales((float *) (values + (ptrdiff_t) space(rows, packing) * depth)),
+          sums((HalfSums *) (scales + (ptrdiff_t) space(rows, packing) * blocks)),
+          scaled_sums((float *) (sums + (ptrdiff_t) space(rows, packing) * blocks)) {}
 
     /// Bytes of memory that they take.
-    static size_t bytes(int rows, int depth, bool is_packed = false) {
+    static size_t bytes(int rows, int depth, Packing packing = Packing::None) {
         const size_t of_block = BLOCK + 2 * sizeof(float) + sizeof(HalfSums);
-        return LINE + (size_t) space(rows, is_packed) * (depth / BLOCK) * of_block;
+        return LINE + (size_t) space(rows, packing) * (depth / BLOCK) * of_block;
     }
 
     /// Elements, and blocks, of a row.
     const int depth, blocks;
-    const bool is_packed;
+    const Packing packing;
 
     // Of rows that are not packed.
     const int8_t * row(int row) const { return values + (ptrdiff_t) row * depth; }
@@ -109,11 +119,11 @@ public:
         return {values + at * BLOCK, scales + at, scaled_sums + at};
     }
 
-    /// Copies a row of others to a place of these.
+    /// Copies a row of others, which are not packed, to a place of these.
     void copy(const Activations & from, int row, int to) {
         for (int b = 0; b < blocks; b++) {
             const ptrdiff_t source = from.place(row, b), at = place(to, b);
-            memcpy(values + at * BLOCK, from.values + source * BLOCK, BLOCK);
+            write(_mm256_loadu_si256((const __m256i *) (from.values + source * BLOCK)), to, b);
             scales[at] = from.scales[source];
             scaled_sums[at] = from.scaled_sums[source];
         }
@@ -121,7 +131,7 @@ public:
 
     /// Clears what is beyond `rows` packed rows: no result depends on it, but numbers close to 0 are slow.
     void clear_after(int rows) {
-        for (int row = rows; row < space(rows, true); row++) {
+        for (int row = rows; row < space(rows, packing); row++) {
             for (int b = 0; b < blocks; b++) scales[place(row, b)] = scaled_sums[place(row, b)] = 0.0f;
         }
     }
@@ -130,7 +140,7 @@ public:
         const float scale = largest_size(x) / 127.0f, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
         const ptrdiff_t at_place = place(row, block);
         const __m256i bytes = rounded_bytes(x, inverse);
-        memcpy(values + at_place * BLOCK, &bytes, sizeof(bytes));
+        write(bytes, row, block);
         const HalfSums both = sums_of(bytes);
         scales[at_place] = scale;
         sums[at_place] = both;
@@ -151,10 +161,21 @@ private:
     }
 
     /// Rows that there is memory for.
-    static int space(int rows, bool is_packed) { return is_packed ? (rows + PACKED - 1) / PACKED * PACKED : rows; }
+    static int space(int rows, Packing packing) {
+        return packing == Packing::None ? rows : (rows + PACKED - 1) / PACKED * PACKED;
+    }
+
+    void write(__m256i bytes, int row, int block) {
+        if (packing != Packing::Fours) {
+            memcpy(values + place(row, block) * BLOCK, &bytes, sizeof(bytes));
+            return;
+        }
+        int8_t * to = values + place(row - row % PACKED, block) * BLOCK + row % PACKED * 4;
+        for (int i = 0; i < BLOCK; i += 4, to += 4 * PACKED) memcpy(to, (const char *) &bytes + i, 4);
+    }
 
     ptrdiff_t place(int row, int block) const {
-        if (!is_packed) return (ptrdiff_t) row * blocks + block;
+        if (packing == Packing::None) return (ptrdiff_t) row * blocks + block;
         return ((ptrdiff_t) (row / PACKED) * blocks + block) * PACKED + row % PACKED;
     }
 };

@@ -18,8 +18,9 @@ namespace {
 /// Rows of a tile at most, and bytes of a row.
 constexpr int AMX_ROWS = 16, AMX_BYTES = 64;
 
-/// Tiles for results, which take turns, for activations and for weights.
-constexpr int RESULT_TILES = 4, ROW_TILE = 4, WEIGHT_TILE = 6, ALL_TILES = 8;
+/// Tiles for results, which take turns, for what is multiplied, row by row, and for what it is multiplied by,
+/// four bytes of each of sixteen columns at a time.
+constexpr int RESULT_TILES = 4, LEFT_TILE = 4, RIGHT_TILE = 6, ALL_TILES = 8;
 
 /// The operand of `ldtilecfg`: Intel's Software Developer's Manual, volume 1, 18.2.
 struct alignas(64) AmxConfig {
@@ -36,16 +37,16 @@ inline bool has_tiles() {
     return has;
 }
 
-/// Tiles of this thread for `rows` rows of activations, at most 16, with `depth` bytes each. The tiles are
+/// Tiles of this thread for `rows` rows on the left, at most 16, with `depth` bytes each. The tiles are
 /// released at the end: the system saves them at each switch of threads as long as they are in use.
 class AmxTiles {
 public:
     AmxTiles(int rows, int depth) {
         AmxConfig config;
         for (int tile = 0; tile < ALL_TILES; tile++) {
-            const bool are_weights = tile >= WEIGHT_TILE, are_rows = !are_weights && tile >= ROW_TILE;
-            config.rows[tile] = (uint8_t) (are_weights ? depth / 4 : rows);
-            config.bytes[tile] = (uint16_t) (are_rows ? depth : AMX_BYTES);
+            const bool is_right = tile >= RIGHT_TILE, is_left = !is_right && tile >= LEFT_TILE;
+            config.rows[tile] = (uint8_t) (is_right ? depth / 4 : rows);
+            config.bytes[tile] = (uint16_t) (is_left ? depth : AMX_BYTES);
         }
         asm volatile("ldtilecfg %0" : : "m"(config));
     }
@@ -65,10 +66,10 @@ inline void store_tile(void * to) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"((ptrdiff_t) AMX_BYTES), "i"(TILE) : "memory");
 }
 
-/// Sets a tile to the product of rows and weights, both of signed bytes.
-template <int RESULT, int ROWS, int WEIGHTS>
+/// Sets a tile to the product of two others, both of signed bytes.
+template <int RESULT, int LEFT, int RIGHT>
 inline void multiply_bytes() {
-    asm volatile("tilezero %%tmm%c0\n\ttdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(RESULT), "i"(ROWS), "i"(WEIGHTS));
+    asm volatile("tilezero %%tmm%c0\n\ttdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(RESULT), "i"(LEFT), "i"(RIGHT));
 }
 
 /// Keeps the compiler from moving what it writes to memory behind the loads of tiles that read it.

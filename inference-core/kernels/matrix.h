@@ -22,12 +22,12 @@ public:
     }
 
     /// Bytes that the quantized activations need.
-    size_t work_size() const { return Activations::bytes(rows, depth, is_tiled(rows)); }
+    size_t work_size() const { return Activations::bytes(rows, depth, packing_for(weights, rows)); }
 
     /// Returns false if there is too little scratch.
     bool compute(const ggml_compute_params * params) const {
         if (work_size() > params->wsize) return false;
-        Activations activations(params->wdata, rows, depth, is_tiled(rows));
+        Activations activations(params->wdata, rows, depth, packing_for(weights, rows));
         quantize_share(params, input, activations);
         const int ith = params->ith, nth = params->nth;
         if (ith == 0) ggml_threadpool_chunk_set(params->threadpool, nth);

@@ -1,13 +1,11 @@
 // Products of many rows with AMX: weights of sixteen columns are unpacked once, and multiplied with sixteen
 // rows at a time.
 //
-// Each block has scales of its own, so a tile of results is converted and added to totals block by block.
-// That takes as long as the multiplication, so both overlap: results are stored three steps after they were
-// begun, and added some steps later. The numbers and the order of all additions are those of the kernels for
-// few rows, so that a row does not depend on the rows beside it.
+// The numbers and the order of all additions are those of the kernels for few rows, so that a row does not
+// depend on the rows beside it.
 #pragma once
 
-#include "amx.h"
+#include "amx_steps.h"
 #include "super_tile.h"
 
 #if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
@@ -85,12 +83,6 @@ void unpack_panel(const Weights & weights, int column, int count, int first, int
     settle();
 }
 
-/// Results on their way from tiles to totals.
-struct alignas(64) Spill {
-    static constexpr int PLACES = 4;
-    int32_t results[PLACES][AMX_ROWS][WIDE_COLUMNS];
-};
-
 /// Adds the products of ROWS rows, at most 16, and some blocks to their totals. Calls `fetch` with each block,
 /// to fetch a part of what comes next: a CPU has few places for lines on their way, so they do not all fit
 /// between two panels.
@@ -102,69 +94,26 @@ public:
 
     void add(int count, float (*out)[WIDE_COLUMNS]) {
         for (int r = 0; r < ROWS; r++) totals[r] = _mm512_load_ps(out[r]);
-        const int steps = count * HALVES, whole = steps / RESULT_TILES * RESULT_TILES;
-        for (int i = 0; i < whole; i += RESULT_TILES) {
-            step<0>(i);
-            step<1>(i + 1);
-            step<2>(i + 2);
-            step<3>(i + 3);
-        }
-        if (whole < steps) step<0>(whole);
-        if (whole + 1 < steps) step<1>(whole + 1);
-        if (whole + 2 < steps) step<2>(whole + 2);
-        // What is stored is added before its place is needed again.
-        const int stored = steps < STORED ? 0 : steps - STORED, added = steps < ADDED ? 0 : steps - ADDED;
-        for (int i = added; i < stored; i++) add_results(i);
-        for (int i = stored; i < steps; i++) store(i);
-        for (int i = stored; i < steps; i++) add_results(i);
+        AmxSteps<PanelTile>(*this, spill).run(count * HALVES);
         for (int r = 0; r < ROWS; r++) _mm512_store_ps(out[r], totals[r]);
     }
 
-private:
-    /// Steps of a block: one for each half that has scales of its own.
-    static constexpr int HALVES = has_halves<Weights>() ? 2 : 1;
-    /// Steps after which results are stored, and added. A place is free again when it is needed.
-    static constexpr int STORED = RESULT_TILES - 1, ADDED = 5;
-    static_assert(ADDED - STORED < Spill::PLACES && STORED < Spill::PLACES, "no result is overwritten");
-
-    const PackedRows & rows;
-    const PanelBlock * const blocks;
-    Spill & spill;
-    const Fetch & fetch;
-    __m512 totals[ROWS];
-
-    /// Begins step i, whose result is in tile TILE, and advances the steps before it.
-    template <int TILE>
-    inline __attribute__((always_inline)) void step(int i) {
-        constexpr int A = ROW_TILE + TILE % 2, B = WEIGHT_TILE + TILE % 2;
+    template <int A, int B>
+    ALWAYS_INLINE void load(int i) const {
         const int b = i / HALVES, half = i % HALVES;
         load_tile<A>(rows.bytes + (ptrdiff_t) b * AMX_ROWS * BLOCK + half * (BLOCK / 2), BLOCK);
         load_tile<B>(blocks[b].parts + half * QUARTERS, AMX_BYTES);
-        multiply_bytes<TILE, A, B>();
         if (half == 0) fetch(b);
-        if (i >= STORED) store_tile<(TILE + 1) % RESULT_TILES>(spill.results[(i - STORED) % Spill::PLACES]);
-        if (i >= ADDED) add_results(i - ADDED);
     }
 
-    /// Stores the result of step i.
-    void store(int i) {
-        void * to = spill.results[i % Spill::PLACES];
-        switch (i % RESULT_TILES) {
-            case 0: return store_tile<0>(to);
-            case 1: return store_tile<1>(to);
-            case 2: return store_tile<2>(to);
-            default: return store_tile<3>(to);
-        }
-    }
-
-    inline __attribute__((always_inline)) void add_results(int i) {
+    ALWAYS_INLINE void add_results(int i, const Spill::Place & results) {
         const int b = i / HALVES;
         const PanelBlock & block = blocks[b];
         const __m512 scales = (__m512) (i % HALVES == 0 ? block.scales : block.second_scales);
         const float * of_rows = rows.scales + (ptrdiff_t) b * AMX_ROWS;
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; r++) {
-            const __m512 result = _mm512_cvtepi32_ps(_mm512_load_si512(spill.results[i % Spill::PLACES][r]));
+            const __m512 result = _mm512_cvtepi32_ps(_mm512_load_si512(results[r]));
             totals[r] = _mm512_fmadd_ps(result, _mm512_mul_ps(scales, _mm512_set1_ps(of_rows[r])), totals[r]);
         }
         if constexpr (Weights::HAS_MINS) {
@@ -174,6 +123,16 @@ private:
             for (int r = 0; r < ROWS; r++) totals[r] = _mm512_fnmadd_ps(mins, _mm512_set1_ps(sums[r]), totals[r]);
         }
     }
+
+private:
+    /// Steps of a block: one for each half that has scales of its own.
+    static constexpr int HALVES = has_halves<Weights>() ? 2 : 1;
+
+    const PackedRows & rows;
+    const PanelBlock * const blocks;
+    Spill & spill;
+    const Fetch & fetch;
+    __m512 totals[ROWS];
 };
 
 /// Adds the products of `count` rows and `blocks` blocks to their totals.

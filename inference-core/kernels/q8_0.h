@@ -39,6 +39,21 @@ public:
         return unpacked;
     }
 
+    // For tiles, which read bytes as they are.
+    static constexpr int BLOCK_BYTES = sizeof(BlockQ8);
+    const int8_t * bytes_of(int column, int block) const { return columns.find(column, block)->weights; }
+    ptrdiff_t stride() const { return (ptrdiff_t) columns.stride; }
+
+    /// The scales of `count` columns, at most sixteen, from `column` on; of the last one also for those beyond.
+    Vec scales_of_columns(int column, int count, int block) const {
+        const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        const __m512i places = _mm512_min_epi32(numbers, _mm512_set1_epi32(count - 1));
+        const __m512i offsets = _mm512_mullo_epi32(places, _mm512_set1_epi32((int) columns.stride));
+        // With the two bytes behind each.
+        const __m512i found = _mm512_i32gather_epi32(offsets, &columns.find(column, block)->scale, 1);
+        return (Vec) _mm512_cvtph_ps(_mm512_cvtepi32_epi16(found));
+    }
+
     void prefetch_later(int column, int count, int block) const {
         columns.prefetch_later(column, count, block, sizeof(BlockQ8));
     }

@@ -46,14 +46,18 @@ constexpr int PAIRED[4][2] = {{0, 2}, {1, 3}, {4, 6}, {5, 7}};
 template <class Block>
 class Columns {
 public:
-    /// `stride`: bytes from one column to the next.
     Columns(const void * data, size_t stride) : data((const char *) data), stride(stride) {}
 
     /// Sets `blocks` to the blocks of a vector's columns, from `column` on.
     void find(int column, int block, const Block * (&blocks)[GROUP]) const {
         for (int c = 0; c < GROUP; c++) {
-            blocks[c] = (const Block *) (data + (size_t) (column + c) * stride) + block;
+            blocks[c] = find(column + c, block);
         }
+    }
+
+    /// The block `block` of a column.
+    const Block * find(int column, int block) const {
+        return (const Block *) (data + (size_t) column * stride) + block;
     }
 
     /// Prefetches a part of the columns after `count` columns, of `bytes` for each block of 32.
@@ -62,8 +66,8 @@ public:
         prefetch(data + (size_t) (column + count) * stride + block * part, part);
     }
 
-private:
-    const char * data;
+    const char * const data;
+    /// Bytes from one column to the next.
     const size_t stride;
 };
 

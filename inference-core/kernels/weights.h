@@ -12,7 +12,9 @@
 #include <climits>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
+#include "direct.h"
 #include "iq4_nl.h"
 #include "iq4_xs.h"
 #include "joined.h"
@@ -46,8 +48,14 @@ constexpr int TILED_ROWS_MIN = 9;
 
 /// True if `rows` rows are computed with tiles.
 inline bool is_tiled(int rows) { return rows >= TILED_ROWS_MIN && has_tiles(); }
+
+/// How `rows` rows are packed for a matrix.
+inline Packing packing_for(const ggml_tensor * weights, int rows) {
+    if (!is_tiled(rows)) return Packing::None;
+    return weights->type == GGML_TYPE_Q8_0 && rows <= DIRECT_ROWS_MAX ? Packing::Fours : Packing::Rows;
+}
 #else
-inline bool is_tiled(int) { return false; }
+inline Packing packing_for(const ggml_tensor *, int) { return Packing::None; }
 #endif
 
 /// True for types in layouts that the kernels read. Q4_K goes to ggml where its kernels are as fast.
@@ -136,7 +144,7 @@ inline void quantize_share(const ggml_compute_params * params, const ggml_tensor
             activations.quantize((const float *) from + block * BLOCK, (int) row, (int) block);
         }
     }
-    if (activations.is_packed && params->ith == 0) activations.clear_after((int) (in_plane * input->ne[2]));
+    if (activations.packing != Packing::None && params->ith == 0) activations.clear_after((int) (in_plane * input->ne[2]));
 }
 
 #if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
@@ -150,7 +158,7 @@ void multiply_tiled(const Weights & weights, const Activations & activations, in
     for (int panel = 0; panel < rows; panel += step) {
         const int count = std::min(step, rows - panel);
         float * out[PANEL_ROWS_MAX];
-        Activations copies(scratch, step, activations.depth, true);
+        Activations copies(scratch, step, activations.depth, Packing::Rows);
         for (int i = 0; i < count; i++) {
             TileRows tile;
             row_at(panel + i, tile, 0);
@@ -164,7 +172,7 @@ void multiply_tiled(const Weights & weights, const Activations & activations, in
 
 /// Bytes of scratch that a thread needs to pack rows.
 inline size_t packing_bytes(int rows, int depth) {
-    return is_tiled(rows) ? Activations::bytes(panel_rows(depth), depth, true) : 0;
+    return is_tiled(rows) ? Activations::bytes(panel_rows(depth), depth, Packing::Rows) : 0;
 }
 
 #else
@@ -178,6 +186,17 @@ template <class Weights, class RowAt>
 void multiply_rectangle(const Weights & weights, const Activations & activations, int rows, int first, int end,
                         RowAt row_at, void * scratch) {
 #if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
+    if constexpr (std::is_same<Weights, WeightsQ8>::value) {
+        if (activations.packing == Packing::Fours) {
+            float * out[DIRECT_ROWS_MAX];
+            for (int row = 0; row < rows; row++) {
+                TileRows tile;
+                row_at(row, tile, 0);
+                out[row] = tile.out[0];
+            }
+            return multiply_direct(weights, first, end, activations, rows, out);
+        }
+    }
     if (is_tiled(rows)) return multiply_tiled(weights, activations, rows, first, end, row_at, scratch);
 #endif
     for (int panel = 0; panel < rows; panel += PANEL_ROWS) {
