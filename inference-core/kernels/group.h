@@ -19,7 +19,9 @@ constexpr float UNSEEN = -1048576.0f;
 class Group {
 protected:
     Group(const Attention & op, int key_head, int first, int end)
-        : op(op), head(key_head), first(first), end(end), used((end - first) * op.shared) {}
+        : op(op), head(key_head), first(first), end(end), used((end - first) * op.shared) {
+        for (int h = 0; h < op.shared; h++) slopes[h] = op.slope(head * op.shared + h);
+    }
 
     const Attention & op;
     const int head, first, end;
@@ -56,17 +58,21 @@ protected:
     /// Adds the mask to the scores: `score(pair, c)`.
     template <class Score>
     void hide(const Cell * cell, int count, Score score) const {
-        for (int pair = 0; pair < used; pair++) {
-            const uint16_t * mask = op.mask_row(row_of(pair));
-            const float slope = op.slope(head_of(pair));
+        for (int row = first; row < end; row++) {
+            const uint16_t * mask = op.mask_row(row);
             for (int c = 0; c < count; c++) {
                 const uint16_t m = mask[cell[c].at];
-                if (m != 0) score(pair, c) += m == HIDDEN ? -INFINITY : ggml_fp16_to_fp32(m) * slope;
+                if (m == 0) continue;
+                const float distance = ggml_fp16_to_fp32(m);
+                for (int h = 0; h < op.shared; h++) score((row - first) * op.shared + h, c) += distance * slopes[h];
             }
         }
     }
 
 private:
+    /// What the mask is multiplied with for each head.
+    float slopes[LANES_MAX];
+
     static void read_halves(const ggml_fp16_t * x, float * out, int64_t n) {
         int64_t i = 0;
 #if defined(__AVX512F__)
