@@ -9,7 +9,7 @@
 // - They are read in the order of their positions, so that a row's sums are the same to the last
 //   bit wherever the pool had room for its sequence.
 // - Keys and values are turned into 32-bit floats once for all lanes.
-// - What a row gets does not depend on the rows beside it, so that a seed means the same answer
+// - What a row gets does not depend on the rows beside it, so that a seed means the same response
 //   on a busy node.
 //
 // The softmax over tiles is the online one (Milakov and Gimelshein, 2018; Dao et al.,

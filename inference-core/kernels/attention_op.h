@@ -99,7 +99,7 @@ struct Attention {
         return t->type == GGML_TYPE_F32 || ggml_get_type_traits(t->type)->to_float;
     }
 
-    /// Whether two rows see nearly the same cells, as neighbours in a sequence do.
+    /// Whether two rows see nearly the same cells, as neighbors in a sequence do.
     bool alike(int row, int next) const {
         if (!mask) return true;
         const uint16_t * a = mask_row(row);
