@@ -19,7 +19,7 @@ public:
         if (op->op != GGML_OP_MUL_MAT_ID) return false;
         const ggml_tensor * weights = op->src[0], * input = op->src[1], * ids = op->src[2];
         return weights->ne[3] == 1 && ids->type == GGML_TYPE_I32 && ids->ne[2] == 1 && ids->ne[3] == 1
-            && has_rows(input, op) && has_kernel(weights, ids->ne[1]);
+            && has_rows(input, op) && has_kernel(weights);
     }
 
     /// Bytes that the quantized activations need, the plan, and rows that the threads pack.

@@ -5,8 +5,6 @@
 #include "iq4_nl.h"
 #include "wide_columns.h"
 
-#if defined(__AVX512VNNI__)
-
 namespace {
 
 /// Eight blocks of one column: ggml's block_iq4_xs.
@@ -24,7 +22,8 @@ static_assert(sizeof(SuperBlockIQ4) == 136, "the layout is ggml's");
 class WeightsIQ4XS : public WideWeights<SuperBlockIQ4> {
 public:
     using WideWeights::WideWeights;
-    static constexpr int OFFSET = 128;
+    typedef WideSignedSum Sums;
+    static constexpr int OFFSET = IQ4_OFFSET;
     static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
     /// Blocks that are unpacked together.
@@ -35,25 +34,20 @@ public:
     public:
         Super(const WeightsIQ4XS & weights, int column, int count, int super)
             : from(weights.at(column, count, super)), of_all(from.scales(&SuperBlockIQ4::scale)) {
-            alignas(64) uint32_t low[WIDE_COLUMNS], high[WIDE_COLUMNS];
-            for (int c = 0; c < WIDE_COLUMNS; c++) {
-                memcpy(&low[c], from[c].low_scales, sizeof(low[c]));
-                high[c] = from[c].high_scales;
-            }
-            low_scales = _mm512_load_si512(low);
-            high_scales = _mm512_load_si512(high);
+            low_scales = from.words([](const SuperBlockIQ4 & block) { return block.low_scales; });
+            // Of the four bytes, the last two are these.
+            high_scales = from.words([](const SuperBlockIQ4 & block) { return &block.scale; });
         }
 
         /// Unpacks two of them: those from `part` on.
         void unpack(int part, WideBlock (&blocks)[CHUNK]) const {
             Integers places[2 * QUARTERS];
             from.transpose(places, [&](const SuperBlockIQ4 & block) { return block.places[part / 2]; });
-            const Integers numbers = iq4_numbers();
             for (int i = 0; i < CHUNK; i++) {
                 for (int q = 0; q < QUARTERS; q++) {
                     const Integers both = places[i * QUARTERS + q];
-                    blocks[i].parts[q] = _mm512_shuffle_epi8(numbers, low_bits(both));
-                    blocks[i].parts[q + QUARTERS] = _mm512_shuffle_epi8(numbers, high_bits(both));
+                    blocks[i].parts[q] = chosen(iq4_numbers(), low_bits(both));
+                    blocks[i].parts[q + QUARTERS] = chosen(iq4_numbers(), high_bits(both));
                 }
                 blocks[i].scales = scale(part + i);
             }
@@ -66,12 +60,10 @@ public:
 
         /// The scales of the block b: numbers of six bits, less 32.
         Vec scale(int b) const {
-            const Integers low = bits_at(low_scales, 4 * b, 15), high = bits_at(high_scales, 2 * b, 3);
-            return numbers_of(_mm512_sub_epi32(low | _mm512_slli_epi32(high, 4), _mm512_set1_epi32(32))) * of_all;
+            const Integers low = bits_at(low_scales, 4 * b, 15), high = bits_at(high_scales, 16 + 2 * b, 3);
+            return numbers_of(six_bits_less_32(low, high)) * of_all;
         }
     };
 };
 
 } // namespace
-
-#endif

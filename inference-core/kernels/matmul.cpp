@@ -10,7 +10,7 @@
 //   weights again.
 // - Weights are prefetched in the order of memory, which is not the order in which they are read.
 // - What a row gets does not depend on the rows beside it, so that a seed means the same response on a busy
-//   node. (But see has_kernel.)
+//   node.
 // - The rows of an expert are computed together, like those of a matrix; ggml computes interleaved weights
 //   of experts row by row.
 // - Weights that are floats are multiplied with activations as they are (floats.h).

@@ -18,7 +18,7 @@ public:
         if (op->op != GGML_OP_MUL_MAT) return false;
         const ggml_tensor * weights = op->src[0], * input = op->src[1];
         const bool is_matrix = weights->ne[2] == 1 && weights->ne[3] == 1;
-        return is_matrix && has_rows(input, op) && has_kernel(weights, input->ne[1] * input->ne[2]);
+        return is_matrix && has_rows(input, op) && has_kernel(weights);
     }
 
     /// Bytes that the quantized activations need.

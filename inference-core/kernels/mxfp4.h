@@ -2,9 +2,7 @@
 // times one of sixteen numbers.
 #pragma once
 
-#include "tile.h"
-
-#if defined(__AVX512VNNI__)
+#include "super_tile.h"
 
 namespace {
 
@@ -15,24 +13,50 @@ struct InterleavedMxfp4 {
 };
 static_assert(sizeof(InterleavedMxfp4) == 136, "the layout is ggml's");
 
+#if defined(__AVX512VNNI__)
+
 /// A matrix of them.
 class WeightsMxfp4 {
 public:
     static constexpr bool IS_WIDE = false;
-    static constexpr int OFFSET = 12;
     static constexpr bool HAS_MINS = false;
-
-    WeightsMxfp4(const void * data, int blocks) : data((const InterleavedMxfp4 *) data), blocks(blocks) {}
 
     /// A vector's columns, from `column` on.
     Unpacked unpack(int column, int block) const {
         const InterleavedMxfp4 & from = data[(ptrdiff_t) column / GROUP * blocks + block];
-        const Integers first = _mm512_loadu_si512(from.weights), second = _mm512_loadu_si512(from.weights + 8 * GROUP);
-        Unpacked unpacked = {{low_bits(first), low_bits(second), high_bits(first), high_bits(second)}, Vec{}, Vec{}};
-        for (Integers & quarter : unpacked.quarters) quarter = _mm512_shuffle_epi8(numbers(), quarter);
-        unpacked.scales = powers(_mm_loadl_epi64((const __m128i *) from.exponents));
+        const Integers first = load_integers(from.weights), second = load_integers(from.weights + 8 * GROUP);
+        Unpacked unpacked = {{low_bits(first), low_bits(second), high_bits(first), high_bits(second)},
+                             powers(twice(from.exponents))};
+        for (Integers & quarter : unpacked.quarters) quarter = chosen(numbers(), quarter);
         return unpacked;
     }
+#else
+
+class WeightsMxfp4 : public SmallBlocks {
+public:
+    typedef WideSum<24> Sums;
+
+    /// A block of eight columns.
+    class Super {
+    public:
+        Super(const WeightsMxfp4 & weights, int column, int, int block)
+            : from(weights.data[(ptrdiff_t) column / GROUP * weights.blocks + block]) {}
+
+        void unpack(int, WideBlock (&blocks)[CHUNK]) const {
+            unpack_interleaved(from.weights, blocks[0].parts);
+            for (Integers & part : blocks[0].parts) part = chosen(numbers(), part);
+            const __m128i exponents = _mm_loadl_epi64((const __m128i *) from.exponents);
+            blocks[0].scales = powers(_mm256_cvtepu8_epi32(exponents));
+        }
+
+    private:
+        const InterleavedMxfp4 & from;
+    };
+#endif
+
+    static constexpr int OFFSET = 12;
+
+    WeightsMxfp4(const void * data, int blocks) : data((const InterleavedMxfp4 *) data), blocks(blocks) {}
 
     /// Prefetches a part of the columns after `count` columns.
     void prefetch_later(int column, int count, int block) const {
@@ -44,22 +68,17 @@ private:
     const int blocks;
 
     /// ggml's kvalues_fp4, twice the numbers of the format, with the offset.
-    static Integers numbers() {
+    static __m128i numbers() {
         constexpr int N = OFFSET;
-        return _mm512_broadcast_i32x4(_mm_setr_epi8(N, N + 1, N + 2, N + 3, N + 4, N + 6, N + 8, N + 12, N, N - 1, N - 2,
-                                                    N - 3, N - 4, N - 6, N - 8, N - 12));
+        return _mm_setr_epi8(N, N + 1, N + 2, N + 3, N + 4, N + 6, N + 8, N + 12, N, N - 1, N - 2, N - 3, N - 4, N - 6,
+                             N - 8, N - 12);
     }
 
-    /// Half of 2^(exponent - 127) of each column, two lanes each. The first two are below the normal numbers.
-    static Vec powers(__m128i exponents) {
-        const __m128i twice = _mm_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-        const Integers all = _mm512_cvtepu8_epi32(_mm_shuffle_epi8(exponents, twice));
-        const Integers normal = _mm512_slli_epi32(_mm512_sub_epi32(all, _mm512_set1_epi32(1)), 23);
-        const __mmask16 small = _mm512_cmplt_epu32_mask(all, _mm512_set1_epi32(2));
-        return (Vec) _mm512_mask_sllv_epi32(normal, small, _mm512_set1_epi32(0x00200000), all);
+    /// Half of 2^(exponent - 127) for each lane. The first two are below the normal numbers.
+    static Vec powers(Integers exponents) {
+        const Ints all = (Ints) exponents;
+        return (Vec) (all < 2 ? (all + 1) << 21 : (all - 1) << 23);
     }
 };
 
 } // namespace
-
-#endif

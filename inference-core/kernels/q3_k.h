@@ -4,8 +4,6 @@
 
 #include "wide_columns.h"
 
-#if defined(__AVX512VNNI__)
-
 namespace {
 
 /// Eight blocks of one column: ggml's block_q3_K.
@@ -25,6 +23,7 @@ static_assert(sizeof(SuperBlockQ3) == 110, "the layout is ggml's");
 class WeightsQ3K : public WideWeights<SuperBlockQ3> {
 public:
     using WideWeights::WideWeights;
+    typedef WideSum<7> Sums;
     static constexpr int OFFSET = 4;
     static constexpr bool HAS_HALVES = true;
     static constexpr bool HAS_MINS = false;
@@ -37,11 +36,7 @@ public:
         Super(const WeightsQ3K & weights, int column, int count, int super)
             : from(weights.at(column, count, super)), of_all(from.scales(&SuperBlockQ3::scale)) {
             from.transpose(high, [](const SuperBlockQ3 & block) { return block.high; });
-            alignas(64) uint32_t words[3][WIDE_COLUMNS];
-            for (int c = 0; c < WIDE_COLUMNS; c++) {
-                for (int i = 0; i < 3; i++) memcpy(&words[i][c], from[c].scales[i], sizeof(words[i][c]));
-            }
-            for (int i = 0; i < 3; i++) scales[i] = _mm512_load_si512(words[i]);
+            for (int i = 0; i < 3; i++) scales[i] = from.words([&](const SuperBlockQ3 & block) { return block.scales[i]; });
         }
 
         /// Unpacks half of them: those from `part` on.
@@ -50,7 +45,7 @@ public:
             from.transpose(low, [&](const SuperBlockQ3 & block) { return block.low[part / CHUNK]; });
             for (int i = 0; i < CHUNK; i++) {
                 for (int p = 0; p < 2 * QUARTERS; p++) {
-                    const Integers two_bits = _mm512_srl_epi16(low[p], _mm_cvtsi32_si128(2 * i));
+                    const Integers two_bits = bits_down(low[p], 2 * i);
                     const Integers third = bit_moved(high[p], part + i, 2);
                     blocks[i].parts[p] = (two_bits & eight_bytes(0x0303030303030303))
                         | (third & eight_bytes(0x0404040404040404));
@@ -70,12 +65,9 @@ public:
             const int word = i / 4, byte = 8 * (i % 4);
             const Integers low = bits_at(scales[word % 2], byte + word / 2 * 4, 15);
             const Integers two_bits = bits_at(scales[2], byte + 2 * word, 3);
-            const Integers six_bits = low | _mm512_slli_epi32(two_bits, 4);
-            return numbers_of(_mm512_sub_epi32(six_bits, _mm512_set1_epi32(32))) * of_all;
+            return numbers_of(six_bits_less_32(low, two_bits)) * of_all;
         }
     };
 };
 
 } // namespace
-
-#endif

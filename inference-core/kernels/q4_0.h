@@ -1,7 +1,7 @@
 // Q4_0 weights in ggml's interleaved layout: a weight is a scale times (n - 8), and n is 0 to 15.
 #pragma once
 
-#include "tile.h"
+#include "super_tile.h"
 
 namespace {
 
@@ -14,27 +14,47 @@ struct InterleavedQ4 {
 };
 static_assert(sizeof(InterleavedQ4) == 144, "the layout is ggml's");
 
+#if defined(__AVX512VNNI__)
+
 /// A matrix of them.
 class WeightsQ4 {
 public:
     static constexpr bool IS_WIDE = false;
-    static constexpr int OFFSET = 8;
     static constexpr bool HAS_MINS = false;
-
-    WeightsQ4(const void * data, int blocks) : data((const InterleavedQ4 *) data), blocks(blocks) {}
 
     /// A vector's columns, from `column` on.
     Unpacked unpack(int column, int block) const {
         const InterleavedQ4 & from = data[(ptrdiff_t) column / GROUP * blocks + block];
-        const int place = column % GROUP;
-        Integers first, second;
-        memcpy(&first, from.weights + place * 8, sizeof(first));
-        memcpy(&second, from.weights + 8 * GROUP + place * 8, sizeof(second));
-        first = first ^ flipped();
-        second = second ^ flipped();
-        return {{low_bits(first), low_bits(second), high_bits(first), high_bits(second)},
-                scales_of(from.scales + place), Vec{}};
+        const Integers first = load_integers(from.weights) ^ flipped();
+        const Integers second = load_integers(from.weights + 8 * GROUP) ^ flipped();
+        return {{low_bits(first), low_bits(second), high_bits(first), high_bits(second)}, scales_of(from.scales)};
     }
+#else
+
+class WeightsQ4 : public SmallBlocks {
+public:
+    typedef WideSum<15> Sums;
+
+    /// A block of eight columns.
+    class Super {
+    public:
+        Super(const WeightsQ4 & weights, int column, int, int block)
+            : from(weights.data[(ptrdiff_t) column / GROUP * weights.blocks + block]) {}
+
+        void unpack(int, WideBlock (&blocks)[CHUNK]) const {
+            unpack_interleaved(from.weights, blocks[0].parts);
+            for (Integers & part : blocks[0].parts) part = part ^ eight_bytes(0x0808080808080808);
+            blocks[0].scales = wide_scales_of(from.scales);
+        }
+
+    private:
+        const InterleavedQ4 & from;
+    };
+#endif
+
+    static constexpr int OFFSET = 8;
+
+    WeightsQ4(const void * data, int blocks) : data((const InterleavedQ4 *) data), blocks(blocks) {}
 
     /// Prefetches a part of the columns after `count` columns.
     void prefetch_later(int column, int count, int block) const {

@@ -23,6 +23,7 @@ static_assert(sizeof(InterleavedQ4K) == 1152, "the layout is ggml's");
 /// A matrix of them.
 class WeightsQ4K {
 public:
+    typedef WideSum<15> Sums;
     static constexpr int OFFSET = 0;
     static constexpr bool HAS_MINS = true;
 
@@ -34,37 +35,35 @@ public:
         prefetch_groups(data, 8 * super_blocks, sizeof(InterleavedQ4K) / (8 * GROUP), column, count, block);
     }
 
-#if defined(__AVX512VNNI__)
-
     static constexpr bool IS_WIDE = true;
+    static constexpr int BLOCKS = SUPER_BLOCKS;
     static constexpr bool HAS_HALVES = false;
     /// Blocks that share bytes.
     static constexpr int CHUNK = 2;
 
-    /// Eight blocks of sixteen columns: two groups, or one twice.
+    /// Eight blocks of the columns of two groups, or of one twice; with AVX2, of one.
     class Super {
     public:
         Super(const WeightsQ4K & weights, int column, int count, int super)
             : a(weights.group(column)[super]), b(weights.group(column + (count > GROUP ? GROUP : 0))[super]),
               of_scales(both(a.scales, b.scales)), of_mins(both(a.mins, b.mins)) {
-            store(scales, six_bits(a.packed[0], 0), six_bits(b.packed[0], 0));
-            store(mins, six_bits(a.packed[0], 1), six_bits(b.packed[0], 1));
+            unpack_numbers();
         }
 
         /// Unpacks two of them: those from `part` on.
         void unpack(int part, WideBlock (&blocks)[CHUNK]) const {
             for (int q = 0; q < QUARTERS; q++) {
-                const Integers of_a = _mm512_loadu_si512(a.weights[part / 2][q]);
-                const Integers of_b = _mm512_loadu_si512(b.weights[part / 2][q]);
+                const uint8_t * second = WIDE_COLUMNS > GROUP ? b.weights[part / 2][q] : a.weights[part / 2][q] + 4 * GROUP;
+                const Integers low = load_integers(a.weights[part / 2][q]), high = load_integers(second);
                 for (int lane = 0; lane < 2; lane++) {
-                    const Integers both = lanes_of(of_a, of_b, lane);
+                    const Integers both = lanes_of(low, high, lane);
                     blocks[0].parts[2 * q + lane] = low_bits(both);
                     blocks[1].parts[2 * q + lane] = high_bits(both);
                 }
             }
             for (int i = 0; i < CHUNK; i++) {
-                blocks[i].scales = numbers(scales[part + i]) * of_scales;
-                blocks[i].mins = numbers(mins[part + i]) * of_mins;
+                blocks[i].scales = numbers_of(scales[part + i]) * of_scales;
+                blocks[i].mins = numbers_of(mins[part + i]) * of_mins;
             }
         }
 
@@ -72,15 +71,20 @@ public:
         const InterleavedQ4K & a, & b;
         const Vec of_scales, of_mins;
         /// Numbers of six bits, by block and column.
-        alignas(16) uint8_t scales[SUPER_BLOCKS][WIDE_COLUMNS], mins[SUPER_BLOCKS][WIDE_COLUMNS];
+        alignas(16) int8_t scales[SUPER_BLOCKS][WIDE_COLUMNS], mins[SUPER_BLOCKS][WIDE_COLUMNS];
+
+#if defined(__AVX512VNNI__)
 
         static Vec both(const uint16_t * a, const uint16_t * b) {
-            const __m128i low = _mm_loadu_si128((const __m128i *) a), high = _mm_loadu_si128((const __m128i *) b);
-            return wide_scales_of(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1));
+            uint16_t all[WIDE_COLUMNS];
+            memcpy(all, a, GROUP * sizeof(*a));
+            memcpy(all + GROUP, b, GROUP * sizeof(*b));
+            return wide_scales_of(all);
         }
 
-        static Vec numbers(const uint8_t * bytes) {
-            return numbers_of(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *) bytes)));
+        void unpack_numbers() {
+            store(scales, six_bits(a.packed[0], 0), six_bits(b.packed[0], 0));
+            store(mins, six_bits(a.packed[0], 1), six_bits(b.packed[0], 1));
         }
 
         /// The eight numbers of each block: scales, or with `word` 1 minimums.
@@ -98,7 +102,7 @@ public:
         }
 
         /// Brings the numbers of both groups together.
-        static void store(uint8_t (&to)[SUPER_BLOCKS][WIDE_COLUMNS], Integers a, Integers b) {
+        static void store(int8_t (&to)[SUPER_BLOCKS][WIDE_COLUMNS], Integers a, Integers b) {
             const Integers even = _mm512_unpacklo_epi64(a, b), odd = _mm512_unpackhi_epi64(a, b);
             const Integers low = _mm512_shuffle_i64x2(even, odd, 0x44), high = _mm512_shuffle_i64x2(even, odd, 0xEE);
             // Blocks 0, 2, 1 and 3, and those four later.
@@ -106,38 +110,35 @@ public:
             _mm512_storeu_si512(to[0], _mm512_permutexvar_epi64(order, low));
             _mm512_storeu_si512(to[4], _mm512_permutexvar_epi64(order, high));
         }
-    };
 
 #else
 
-    static constexpr bool IS_WIDE = false;
+        static Vec both(const uint16_t * a, const uint16_t *) { return wide_scales_of(a); }
 
-    /// A vector's columns, from `column` on.
-    Unpacked unpack(int column, int block) const {
-        const InterleavedQ4K & from = group(column)[block / 8];
-        const int place = column % GROUP, part = block % 8;
-        Unpacked unpacked;
-        for (int q = 0; q < QUARTERS; q++) {
-            Integers both;
-            memcpy(&both, from.weights[part / 2][q] + place * 8, sizeof(both));
-            unpacked.quarters[q] = part % 2 == 0 ? low_bits(both) : high_bits(both);
+        /// Four blocks at a time.
+        void unpack_numbers() {
+            for (int block = 0; block < SUPER_BLOCKS; block += 4) {
+                __m128i words[4];
+                // With the four bytes behind them, which are of the next block or of the weights.
+                for (int i = 0; i < 4; i++) words[i] = _mm_loadu_si128((const __m128i *) a.packed[block + i]);
+                const __m128i low = _mm_unpacklo_epi32(words[0], words[1]), next = _mm_unpacklo_epi32(words[2], words[3]);
+                const __m128i third = _mm_unpacklo_epi64(_mm_unpackhi_epi32(words[0], words[1]),
+                                                         _mm_unpackhi_epi32(words[2], words[3]));
+                store(scales[block], _mm_unpacklo_epi64(low, next), third);
+                store(mins[block], _mm_unpackhi_epi64(low, next), _mm_srli_epi16(third, 4));
+            }
         }
-        uint32_t words[3];
-        memcpy(words, from.packed[part], sizeof(words));
-        const uint64_t scales = join(words[0], words[2]), mins = join(words[1], words[2] >> 4);
-        unpacked.scales = numbers_of(scales >> (place * 8)) * scales_of(from.scales + place);
-        unpacked.mins = numbers_of(mins >> (place * 8)) * scales_of(from.mins + place) * 0.5f;
-        return unpacked;
-    }
 
-private:
-    /// Eight numbers of six bits: `low` has four of them, and the high bits of the others.
-    static uint64_t join(uint32_t low, uint32_t other) {
-        const uint32_t high = (other & 0x0f0f0f0f) | (low >> 2 & 0x30303030);
-        return (uint64_t) high << 32 | (low & 0x3f3f3f3f);
-    }
+        /// The eight numbers of each of four blocks. `own` has the first four, and high bits of the others.
+        static void store(int8_t * to, __m128i own, __m128i third) {
+            const __m128i first = own & _mm_set1_epi8(0x3f);
+            const __m128i others = (third & _mm_set1_epi8(0x0f)) | (_mm_srli_epi16(own, 2) & _mm_set1_epi8(0x30));
+            _mm_storeu_si128((__m128i *) to, _mm_unpacklo_epi32(first, others));
+            _mm_storeu_si128((__m128i *) (to + 2 * GROUP), _mm_unpackhi_epi32(first, others));
+        }
 
 #endif
+    };
 
 private:
     const InterleavedQ4K * data;

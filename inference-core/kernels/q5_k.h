@@ -4,8 +4,6 @@
 
 #include "wide_columns.h"
 
-#if defined(__AVX512VNNI__)
-
 namespace {
 
 /// Eight blocks of one column: ggml's block_q5_K.
@@ -26,6 +24,7 @@ static_assert(sizeof(SuperBlockQ5) == 176, "the layout is ggml's");
 class WeightsQ5K : public WideWeights<SuperBlockQ5> {
 public:
     using WideWeights::WideWeights;
+    typedef WideSum<31> Sums;
     static constexpr int OFFSET = 0;
     static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = true;
@@ -39,11 +38,7 @@ public:
             : from(weights.at(column, count, super)), scales(from.scales(&SuperBlockQ5::scale)),
               mins(from.scales(&SuperBlockQ5::min)) {
             from.transpose(high, [](const SuperBlockQ5 & block) { return block.high; });
-            alignas(64) uint32_t words[3][WIDE_COLUMNS];
-            for (int c = 0; c < WIDE_COLUMNS; c++) {
-                for (int i = 0; i < 3; i++) memcpy(&words[i][c], from[c].packed[i], sizeof(words[i][c]));
-            }
-            for (int i = 0; i < 3; i++) packed[i] = _mm512_load_si512(words[i]);
+            for (int i = 0; i < 3; i++) packed[i] = from.words([&](const SuperBlockQ5 & block) { return block.packed[i]; });
         }
 
         /// Unpacks two of them: those from `part` on.
@@ -57,7 +52,7 @@ public:
                     blocks[i].parts[p] = four_bits | (bit_moved(high[p], b, 4) & eight_bytes(0x1010101010101010));
                 }
                 blocks[i].scales = six_bits(packed[0], packed[2], b) * scales;
-                blocks[i].mins = six_bits(packed[1], _mm512_srli_epi32(packed[2], 4), b) * mins;
+                blocks[i].mins = six_bits(packed[1], bits_down(packed[2], 4), b) * mins;
             }
         }
 
@@ -76,5 +71,3 @@ public:
 };
 
 } // namespace
-
-#endif

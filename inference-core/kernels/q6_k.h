@@ -4,8 +4,6 @@
 
 #include "wide_columns.h"
 
-#if defined(__AVX512VNNI__)
-
 namespace {
 
 /// Eight blocks of one column: ggml's block_q6_K. Each half of it has four blocks: the low four bits of
@@ -24,6 +22,7 @@ static_assert(sizeof(SuperBlockQ6) == 210, "the layout is ggml's");
 class WeightsQ6K : public WideWeights<SuperBlockQ6> {
 public:
     using WideWeights::WideWeights;
+    typedef WideSum<63> Sums;
     static constexpr int OFFSET = 32;
     static constexpr bool HAS_HALVES = true;
     static constexpr bool HAS_MINS = false;
@@ -37,8 +36,8 @@ public:
             : from(weights.at(column, count, super)), of_all(from.scales(&SuperBlockQ6::scale)) {
             __m128i rows[WIDE_COLUMNS];
             for (int c = 0; c < WIDE_COLUMNS; c++) rows[c] = _mm_loadu_si128((const __m128i *) from[c].scales);
-            for (int stage = 0; stage < 4; stage++) interleave(rows);
-            for (int i = 0; i < 2 * SUPER_BLOCKS; i++) _mm_store_si128((__m128i *) scales[i], rows[i]);
+            for (int columns = WIDE_COLUMNS; columns > 1; columns /= 2) interleave(rows);
+            memcpy(scales, rows, sizeof(scales));
         }
 
         /// Unpacks half of them: those from `part` on.
@@ -52,10 +51,10 @@ public:
             const Integers two_bits = eight_bytes(0x3030303030303030);
             for (int p = 0; p < 2 * QUARTERS; p++) {
                 const Integers x = high[p];
-                blocks[0].parts[p] = low_bits(low[0][p]) | (_mm512_slli_epi16(x, 4) & two_bits);
-                blocks[1].parts[p] = low_bits(low[1][p]) | (_mm512_slli_epi16(x, 2) & two_bits);
+                blocks[0].parts[p] = low_bits(low[0][p]) | (bits_up(x, 4) & two_bits);
+                blocks[1].parts[p] = low_bits(low[1][p]) | (bits_up(x, 2) & two_bits);
                 blocks[2].parts[p] = high_bits(low[0][p]) | (x & two_bits);
-                blocks[3].parts[p] = high_bits(low[1][p]) | (_mm512_srli_epi16(x, 2) & two_bits);
+                blocks[3].parts[p] = high_bits(low[1][p]) | (bits_down(x, 2) & two_bits);
             }
             for (int i = 0; i < CHUNK; i++) {
                 blocks[i].scales = scale(2 * (part + i));
@@ -68,16 +67,14 @@ public:
         const Vec of_all;
         alignas(16) int8_t scales[2 * SUPER_BLOCKS][WIDE_COLUMNS];
 
-        Vec scale(int i) const {
-            return numbers_of(_mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *) scales[i]))) * of_all;
-        }
+        Vec scale(int i) const { return numbers_of(scales[i]) * of_all; }
 
-        /// Four of these make a matrix of bytes its transpose.
+        /// As many of these as there are bits in the number of a column make a matrix of bytes its transpose.
         static void interleave(__m128i (&rows)[WIDE_COLUMNS]) {
             __m128i all[WIDE_COLUMNS];
-            for (int i = 0; i < 8; i++) {
-                all[2 * i] = _mm_unpacklo_epi8(rows[i], rows[i + 8]);
-                all[2 * i + 1] = _mm_unpackhi_epi8(rows[i], rows[i + 8]);
+            for (int i = 0; i < WIDE_COLUMNS / 2; i++) {
+                all[2 * i] = _mm_unpacklo_epi8(rows[i], rows[i + WIDE_COLUMNS / 2]);
+                all[2 * i + 1] = _mm_unpackhi_epi8(rows[i], rows[i + WIDE_COLUMNS / 2]);
             }
             memcpy(rows, all, sizeof(all));
         }
@@ -85,5 +82,3 @@ public:
 };
 
 } // namespace
-
-#endif

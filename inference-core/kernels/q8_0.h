@@ -2,9 +2,7 @@
 // registers, which all rows of a tile share, so that they need no second place in memory.
 #pragma once
 
-#include "transposed.h"
-
-#if defined(__AVX512VNNI__)
+#include "wide_columns.h"
 
 namespace {
 
@@ -14,6 +12,8 @@ struct BlockQ8 {
     int8_t weights[BLOCK];
 };
 static_assert(sizeof(BlockQ8) == 34, "the layout is ggml's");
+
+#if defined(__AVX512VNNI__)
 
 /// A matrix of them.
 class WeightsQ8 {
@@ -62,6 +62,32 @@ private:
     const Columns<BlockQ8> columns;
 };
 
-} // namespace
+#else
+
+class WeightsQ8 : public WideWeights<BlockQ8, 1> {
+public:
+    using WideWeights::WideWeights;
+    typedef WideSignedSum Sums;
+    static constexpr int OFFSET = 0;
+    static constexpr bool HAS_HALVES = false;
+    static constexpr bool HAS_MINS = false;
+    static constexpr int CHUNK = 1;
+
+    /// A block of eight columns.
+    class Super {
+    public:
+        Super(const WeightsQ8 & weights, int column, int count, int block) : from(weights.at(column, count, block)) {}
+
+        void unpack(int, WideBlock (&blocks)[CHUNK]) const {
+            from.transpose(blocks[0].parts, [](const BlockQ8 & block) { return block.weights; });
+            blocks[0].scales = from.leading_scales(&BlockQ8::scale);
+        }
+
+    private:
+        const WideColumns<BlockQ8> from;
+    };
+};
 
 #endif
+
+} // namespace

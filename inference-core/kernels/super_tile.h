@@ -1,30 +1,35 @@
-// Products of types with blocks of 256: sixteen columns at a time, with one lane for each. What the eight
-// parts of a block share is unpacked once, and four rows advance together, so that their chains of
-// instructions overlap.
+// Products of types with blocks of 256, and with AVX2 of all types: sixteen columns at a time, or eight, with one
+// lane for each. What the eight parts of a block share is unpacked once, and four rows advance together, so
+// that their chains of instructions overlap.
 #pragma once
 
-#include "tile.h"
-
-#if defined(__AVX512VNNI__)
+#include "wide_vectors.h"
 
 namespace {
 
 /// Parts of 32 elements of a block. Activations have a scale for each of them.
 constexpr int SUPER_BLOCKS = 8;
-/// Columns that are computed together.
-constexpr int WIDE_COLUMNS = 16;
 /// Rows that advance together.
 constexpr int TOGETHER = 4;
 
 /// Unpacked weights of one part of sixteen columns.
 struct WideBlock {
-    /// Unsigned. Four elements of each column.
+    /// Unsigned, unless the type needs signs. Four elements of each column.
     Integers parts[2 * QUARTERS];
     Vec scales;
     /// Scales of the second half, for types that have two.
     Vec second_scales;
     /// What is subtracted from each element, for types that have this.
     Vec mins;
+};
+
+/// What types with blocks of 32 have in common if they are computed in this way.
+struct SmallBlocks {
+    static constexpr bool IS_WIDE = true;
+    static constexpr bool HAS_HALVES = false;
+    static constexpr bool HAS_MINS = false;
+    static constexpr int BLOCKS = 1;
+    static constexpr int CHUNK = 1;
 };
 
 /// The activations of a row.
@@ -40,45 +45,27 @@ struct WideRow {
           scaled_sums(from.row_scaled_sums(row)) {}
 };
 
-/// Two vectors of eight columns with two lanes each, as one with one lane each: the lanes `lane` of both.
-inline Integers lanes_of(Integers a, Integers b, int lane) {
-    const Integers even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    return _mm512_permutex2var_epi32(a, _mm512_add_epi32(even, _mm512_set1_epi32(lane)), b);
-}
-
-/// Those bits of each lane, from `from` on, that `mask` has.
-inline Integers bits_at(Integers x, int from, int mask) {
-    return _mm512_and_si512(_mm512_srl_epi32(x, _mm_cvtsi32_si128(from)), _mm512_set1_epi32(mask));
-}
-
-/// Moves the bit `from` of each byte to `to`. Others are beside it.
-inline Integers bit_moved(Integers x, int from, int to) {
-    return from < to ? _mm512_sll_epi16(x, _mm_cvtsi32_si128(to - from))
-                     : _mm512_srl_epi16(x, _mm_cvtsi32_si128(from - to));
-}
-
-/// Sixteen whole numbers of 32 bits.
-inline Vec numbers_of(Integers x) { return (Vec) _mm512_cvtepi32_ps(x); }
-
-/// Sixteen numbers in half precision.
-inline Vec wide_scales_of(__m256i halves) { return (Vec) _mm512_cvtph_ps(halves); }
-
 /// Adds the products of some elements of COUNT rows, from FIRST on, to their totals.
 template <int FIRST, int COUNT, class Weights, int ROWS>
 inline void add_elements(Vec (&totals)[ROWS], const WideBlock & block, const WideRow (&rows)[ROWS], int b, int half) {
     constexpr int HALVES = Weights::HAS_HALVES ? 2 : 1, PARTS = 2 * QUARTERS / HALVES;
-    Sum sums[COUNT];
+    typedef typename Weights::Sums Sums;
+    constexpr int STEP = Sums::STEP < PARTS ? Sums::STEP : PARTS;
+    Sums sums[COUNT];
     for (int r = 0; r < COUNT; r++) {
         const HalfSums & of_bytes = rows[FIRST + r].sums[b];
         const int32_t sum = HALVES == 1 ? of_bytes.both() : half == 0 ? of_bytes.first : of_bytes.second;
-        sums[r] = Sum(Weights::OFFSET == 0 ? 0 : -Weights::OFFSET * sum);
+        sums[r] = Sums(Weights::OFFSET == 0 ? 0 : -Weights::OFFSET * sum);
     }
-    for (int p = half * PARTS; p < (half + 1) * PARTS; p++) {
-        for (int r = 0; r < COUNT; r++) {
-            int32_t four;
-            memcpy(&four, rows[FIRST + r].bytes + b * BLOCK + p * 4, sizeof(four));
-            sums[r].add(block.parts[p], _mm512_set1_epi32(four));
+    for (int p = half * PARTS; p < (half + 1) * PARTS; p += STEP) {
+        for (int i = p; i < p + STEP; i++) {
+            for (int r = 0; r < COUNT; r++) {
+                int32_t four;
+                memcpy(&four, rows[FIRST + r].bytes + b * BLOCK + i * 4, sizeof(four));
+                sums[r].add(block.parts[i], four_bytes(four));
+            }
         }
+        for (Sums & sum : sums) sum.settle();
     }
     const Vec & scales = half == 0 ? block.scales : block.second_scales;
     for (int r = 0; r < COUNT; r++) totals[FIRST + r] += sums[r].get() * (scales * rows[FIRST + r].scales[b]);
@@ -108,20 +95,19 @@ void multiply_wide_tile(const Weights & weights, int column, int count, const Ac
         totals[r] = Vec{};
         rows[r] = WideRow(activations, tile.rows[r]);
     }
-    for (int super = 0; super < activations.blocks / SUPER_BLOCKS; super++) {
+    for (int super = 0; super < activations.blocks / Weights::BLOCKS; super++) {
         const typename Weights::Super from(weights, column, count, super);
-        for (int part = 0; part < SUPER_BLOCKS; part += Weights::CHUNK) {
+        for (int part = 0; part < Weights::BLOCKS; part += Weights::CHUNK) {
             WideBlock blocks[Weights::CHUNK];
             from.unpack(part, blocks);
             for (int i = 0; i < Weights::CHUNK; i++) {
-                const int b = super * SUPER_BLOCKS + part + i;
+                const int b = super * Weights::BLOCKS + part + i;
                 if (is_first) weights.prefetch_later(column, count, b);
                 add_block<0, Weights>(totals, blocks[i], rows, b);
             }
         }
     }
-    const __mmask16 stored = (__mmask16) ((1u << count) - 1);
-    for (int r = 0; r < ROWS; r++) _mm512_mask_storeu_ps(tile.out[r] + column, stored, (__m512) totals[r]);
+    for (int r = 0; r < ROWS; r++) store_wide(totals[r], tile.out[r] + column, count);
 }
 
 /// ROWS rows times the columns `first..end`, whole groups.
@@ -135,5 +121,3 @@ void multiply_wide_columns(const Weights & weights, int first, int end, const Ac
 }
 
 } // namespace
-
-#endif

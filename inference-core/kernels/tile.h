@@ -47,6 +47,12 @@ inline Vec scales_of(__m128i halves) {
 
 inline Vec scales_of(const uint16_t * p) { return scales_of(_mm_loadu_si128((const __m128i *) p)); }
 
+/// The bytes of a vector's columns as whole numbers, two lanes each.
+inline Integers twice(const uint8_t * p) {
+    const __m128i order = _mm_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_cvtepu8_epi32(_mm_shuffle_epi8(_mm_loadl_epi64((const __m128i *) p), order));
+}
+
 /// Sums of products, from a start on.
 struct Sum {
     Integers lanes;
@@ -67,47 +73,10 @@ inline void store_columns(Vec x, float * out) {
 #else
 
 typedef __m256i Integers;
-constexpr int LANE_COLUMNS = 4;
-constexpr int TILE_VECS = 1;
 
 inline Integers eight_bytes(int64_t x) { return _mm256_set1_epi64x(x); }
 inline Integers low_bits(Integers x) { return x & eight_bytes(0x0f0f0f0f0f0f0f0f); }
 inline Integers high_bits(Integers x) { return low_bits(_mm256_srli_epi16(x, 4)); }
-
-inline Vec scales_of(const uint16_t * p) {
-    const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
-    const __m128 four = _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *) p));
-    return (Vec) _mm256_permutevar8x32_ps(_mm256_castps128_ps256(four), twice);
-}
-
-/// A vector's bytes as numbers, two lanes each.
-inline Vec numbers_of(uint64_t bytes) {
-    const __m128i twice = _mm_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, -1, -1, -1, -1, -1, -1, -1, -1);
-    const __m128i all = _mm_shuffle_epi8(_mm_cvtsi64_si128((int64_t) bytes), twice);
-    return (Vec) _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(all));
-}
-
-struct Sum {
-    int32_t start;
-    /// Of pairs. The four quarters of a block add up to 4 * 2 * 15 * 127 at most.
-    Integers pairs;
-
-    Sum() = default;
-    explicit Sum(int32_t start) : start(start), pairs(_mm256_setzero_si256()) {}
-    void add(Integers weights, Integers bytes) {
-        pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(weights, bytes));
-    }
-    Vec get() const {
-        const Integers lanes = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-        return (Vec) _mm256_cvtepi32_ps(_mm256_add_epi32(lanes, _mm256_set1_epi32(start)));
-    }
-};
-
-inline void store_columns(Vec x, float * out) {
-    const __m256i even = _mm256_setr_epi32(0, 2, 4, 6, 0, 0, 0, 0);
-    const __m256 sums = _mm256_add_ps((__m256) x, _mm256_permute_ps((__m256) x, 0xB1));
-    _mm_storeu_ps(out, _mm256_castps256_ps128(_mm256_permutevar8x32_ps(sums, even)));
-}
 
 #endif
 
@@ -133,14 +102,14 @@ inline void prefetch_groups(const void * data, int blocks, size_t bytes, int col
     prefetch((const char *) data + skipped * bytes, count * bytes);
 }
 
+#if defined(__AVX512VNNI__)
+
 /// Unpacked weights of one block of a vector's columns.
 struct Unpacked {
     /// Unsigned. Eight elements of each column.
     Integers quarters[QUARTERS];
     /// Two lanes for each column.
     Vec scales;
-    /// Half of what is subtracted from each element, for types that have this.
-    Vec mins;
 };
 
 /// Sums of the products of a block. `of_bytes` is the sum of its activations.
@@ -160,6 +129,7 @@ inline void add_quarters(Sum (&sums)[VECS], const Unpacked (&unpacked)[VECS], co
 template <int ROWS, int VECS, class Weights>
 void multiply_tile(const Weights & weights, int column, const Activations & activations, const TileRows & tile,
                    bool is_first) {
+    static_assert(!Weights::HAS_MINS, "mins are of types with blocks of 256");
     Vec totals[ROWS][VECS];
     for (auto & total : totals) {
         for (Vec & vec : total) vec = Vec{};
@@ -175,10 +145,6 @@ void multiply_tile(const Weights & weights, int column, const Activations & acti
             Sum sums[VECS];
             add_quarters<Weights::OFFSET>(sums, unpacked, bytes, activations.row_sums(row)[b].both());
             for (int v = 0; v < VECS; v++) totals[r][v] += sums[v].get() * (unpacked[v].scales * scale);
-            if constexpr (Weights::HAS_MINS) {
-                const float sum = activations.row_scaled_sums(row)[b];
-                for (int v = 0; v < VECS; v++) totals[r][v] -= unpacked[v].mins * sum;
-            }
         }
     }
     for (int r = 0; r < ROWS; r++) {
@@ -199,5 +165,7 @@ void multiply_columns(const Weights & weights, int first, int end, const Activat
         multiply_tile<ROWS, 1>(weights, column, activations, tile, is_first);
     }
 }
+
+#endif
 
 } // namespace

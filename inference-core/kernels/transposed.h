@@ -3,9 +3,53 @@
 
 #include "tile.h"
 
-#if defined(__AVX512VNNI__)
-
 namespace {
+
+/// Columns of blocks, one after the other.
+template <class Block>
+class Columns {
+public:
+    Columns(const void * data, size_t stride) : data((const char *) data), stride(stride) {}
+
+    /// Sets `blocks` to the blocks of a vector's columns, from `column` on.
+    void find(int column, int block, const Block * (&blocks)[GROUP]) const {
+        for (int c = 0; c < GROUP; c++) {
+            blocks[c] = find(column + c, block);
+        }
+    }
+
+    /// The block `block` of a column.
+    const Block * find(int column, int block) const {
+        return (const Block *) (data + (size_t) column * stride) + block;
+    }
+
+    /// Prefetches a part of the columns after `count` columns, of `bytes` for each block of 32.
+    void prefetch_later(int column, int count, int block, size_t bytes) const {
+        const size_t part = count * bytes;
+        prefetch(data + (size_t) (column + count) * stride + block * part, part);
+    }
+
+    const char * const data;
+    /// Bytes from one column to the next.
+    const size_t stride;
+};
+
+/// A number in half precision of each of eight columns, which is not the last of its block. Stored one by one
+/// and loaded together, they would have to reach memory in between.
+template <class Block>
+inline __m128i halves_of(const Block * const (&blocks)[GROUP], uint16_t Block::* scale) {
+    // With the two bytes behind it: such loads need no instruction that moves a register to a vector.
+    const auto at = [&](int c) {
+        int32_t bytes;
+        memcpy(&bytes, &(blocks[c]->*scale), sizeof(bytes));
+        return _mm_cvtsi32_si128(bytes);
+    };
+    const __m128i ab = _mm_unpacklo_epi16(at(0), at(1)), cd = _mm_unpacklo_epi16(at(2), at(3));
+    const __m128i ef = _mm_unpacklo_epi16(at(4), at(5)), gh = _mm_unpacklo_epi16(at(6), at(7));
+    return _mm_unpacklo_epi64(_mm_unpacklo_epi32(ab, cd), _mm_unpacklo_epi32(ef, gh));
+}
+
+#if defined(__AVX512VNNI__)
 
 /// Weights of eight columns, one byte each: an element's bytes of two columns in the halves of a vector.
 struct Pairs {
@@ -42,50 +86,12 @@ inline Integers pair_of_nibbles(const void * low, const void * high) {
 /// The columns of Pairs.
 constexpr int PAIRED[4][2] = {{0, 2}, {1, 3}, {4, 6}, {5, 7}};
 
-/// Columns of blocks, one after the other.
-template <class Block>
-class Columns {
-public:
-    Columns(const void * data, size_t stride) : data((const char *) data), stride(stride) {}
-
-    /// Sets `blocks` to the blocks of a vector's columns, from `column` on.
-    void find(int column, int block, const Block * (&blocks)[GROUP]) const {
-        for (int c = 0; c < GROUP; c++) {
-            blocks[c] = find(column + c, block);
-        }
-    }
-
-    /// The block `block` of a column.
-    const Block * find(int column, int block) const {
-        return (const Block *) (data + (size_t) column * stride) + block;
-    }
-
-    /// Prefetches a part of the columns after `count` columns, of `bytes` for each block of 32.
-    void prefetch_later(int column, int count, int block, size_t bytes) const {
-        const size_t part = count * bytes;
-        prefetch(data + (size_t) (column + count) * stride + block * part, part);
-    }
-
-    const char * const data;
-    /// Bytes from one column to the next.
-    const size_t stride;
-};
-
-/// A scale of each of a vector's columns, two lanes each. Stored one by one and loaded together, they would
-/// have to reach memory in between.
+/// The same, two lanes each.
 template <class Block>
 inline Vec scales_of(const Block * const (&blocks)[GROUP], uint16_t Block::* scale) {
-    // With the two bytes behind it: such loads need no instruction that moves a register to a vector.
-    const auto at = [&](int c) {
-        int32_t bytes;
-        memcpy(&bytes, &(blocks[c]->*scale), sizeof(bytes));
-        return _mm_cvtsi32_si128(bytes);
-    };
-    const __m128i ab = _mm_unpacklo_epi16(at(0), at(1)), cd = _mm_unpacklo_epi16(at(2), at(3));
-    const __m128i ef = _mm_unpacklo_epi16(at(4), at(5)), gh = _mm_unpacklo_epi16(at(6), at(7));
-    return scales_of(_mm_unpacklo_epi64(_mm_unpacklo_epi32(ab, cd), _mm_unpacklo_epi32(ef, gh)));
+    return scales_of(halves_of(blocks, scale));
 }
 
-} // namespace
-
 #endif
+
+} // namespace

@@ -9,7 +9,6 @@
 #include "repack.h"
 
 #include <algorithm>
-#include <climits>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -30,12 +29,6 @@
 
 namespace {
 
-/// Rows of types whose weights take long to unpack: of fewer and of more, ggml's kernels are as fast.
-#if defined(__AVX512VNNI__)
-constexpr int SLOW_ROWS_MIN = 1, SLOW_ROWS_MAX = INT_MAX;
-#else
-constexpr int SLOW_ROWS_MIN = 2, SLOW_ROWS_MAX = 32;
-#endif
 /// Rows that are computed for all columns of a piece before the next ones: their activations stay
 /// in the nearest caches.
 constexpr int PANEL_ROWS = 64;
@@ -58,24 +51,20 @@ inline Packing packing_for(const ggml_tensor * weights, int rows) {
 inline Packing packing_for(const ggml_tensor *, int) { return Packing::None; }
 #endif
 
-/// True for types in layouts that the kernels read. Q4_K goes to ggml where its kernels are as fast.
-inline bool has_kernel(const ggml_tensor * weights, int64_t rows) {
+/// True for types in layouts that the kernels read.
+inline bool has_kernel(const ggml_tensor * weights) {
     if (!weights->buffer || weights->ne[1] % GROUP != 0) return false;
-    const bool is_interleaved = weights->buffer->buft == ggml_backend_cpu_repack_buffer_type();
-    const bool are_some = rows >= SLOW_ROWS_MIN && rows <= SLOW_ROWS_MAX;
     switch (weights->type) {
-        case GGML_TYPE_Q4_0: return is_interleaved;
-        case GGML_TYPE_Q4_K: return is_interleaved && are_some;
-#if defined(__AVX512VNNI__)
         case GGML_TYPE_IQ4_NL:
-        case GGML_TYPE_MXFP4: return is_interleaved;
+        case GGML_TYPE_MXFP4:
+        case GGML_TYPE_Q4_0:
+        case GGML_TYPE_Q4_K: return weights->buffer->buft == ggml_backend_cpu_repack_buffer_type();
         case GGML_TYPE_IQ4_XS:
         case GGML_TYPE_Q3_K:
         case GGML_TYPE_Q5_0:
         case GGML_TYPE_Q5_K:
         case GGML_TYPE_Q6_K:
         case GGML_TYPE_Q8_0: return ggml_backend_buffer_is_host(weights->buffer);
-#endif
         default: return false;
     }
 }
@@ -90,14 +79,11 @@ inline bool has_rows(const ggml_tensor * input, const ggml_tensor * output) {
 template <int ROWS, class Weights>
 void multiply_some(const Weights & weights, int first, int end, const Activations & activations,
                    const TileRows & tile, bool is_first) {
-#if defined(__AVX512VNNI__)
     if constexpr (Weights::IS_WIDE) return multiply_wide_columns<ROWS>(weights, first, end, activations, tile, is_first);
-    else
-#endif
 #if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
-    multiply_joined_columns<ROWS>(weights, first, end, activations, tile, is_first);
-#else
-    multiply_columns<ROWS>(weights, first, end, activations, tile, is_first);
+    else multiply_joined_columns<ROWS>(weights, first, end, activations, tile, is_first);
+#elif defined(__AVX512VNNI__)
+    else multiply_columns<ROWS>(weights, first, end, activations, tile, is_first);
 #endif
 }
 
@@ -118,16 +104,14 @@ void with_weights(const ggml_tensor * tensor, const void * data, Use use) {
     const int blocks = (int) tensor->ne[0] / BLOCK;
     switch (tensor->type) {
         case GGML_TYPE_Q4_K: return use(WeightsQ4K(data, blocks));
-#if defined(__AVX512VNNI__)
         case GGML_TYPE_IQ4_NL: return use(WeightsIQ4(data, blocks));
         case GGML_TYPE_MXFP4: return use(WeightsMxfp4(data, blocks));
         case GGML_TYPE_IQ4_XS: return use(WeightsIQ4XS(data, tensor->nb[1]));
         case GGML_TYPE_Q3_K: return use(WeightsQ3K(data, tensor->nb[1]));
-        case GGML_TYPE_Q5_0: return use(WeightsQ5(data, tensor->nb[1]));
         case GGML_TYPE_Q5_K: return use(WeightsQ5K(data, tensor->nb[1]));
         case GGML_TYPE_Q6_K: return use(WeightsQ6K(data, tensor->nb[1]));
+        case GGML_TYPE_Q5_0: return use(WeightsQ5(data, tensor->nb[1]));
         case GGML_TYPE_Q8_0: return use(WeightsQ8(data, tensor->nb[1]));
-#endif
         default: return use(WeightsQ4(data, blocks));
     }
 }

@@ -1,14 +1,13 @@
-// Sixteen columns that are apart in memory, as they are in a file, brought together in registers.
+// Sixteen columns that are apart in memory, as they are in a file, brought together in registers. With AVX2, it
+// is eight.
 #pragma once
 
 #include "super_tile.h"
 #include "transposed.h"
 
-#if defined(__AVX512VNNI__)
-
 namespace {
 
-/// A block of each of sixteen columns. If there are fewer columns, the last one stands for the others.
+/// A block of each of the columns. If there are fewer columns, the last one stands for the others.
 template <class Block>
 class WideColumns {
 public:
@@ -24,6 +23,7 @@ public:
     /// 32 bytes of each column, four to a lane: `bytes` tells where they are in a block.
     template <class Bytes>
     void transpose(Integers (&parts)[2 * QUARTERS], Bytes bytes) const {
+#if defined(__AVX512VNNI__)
         Integers pairs[8], twos[8], fours[8];
         for (int i = 0; i < 8; i++) {
             const int low = i < 4 ? i : i + 4;
@@ -45,24 +45,61 @@ public:
             parts[i] = _mm512_shuffle_i64x2(fours[i], fours[i + 4], 0x88);
             parts[i + 4] = _mm512_shuffle_i64x2(fours[i], fours[i + 4], 0xDD);
         }
+#else
+        for (int half = 0; half < 2; half++) {
+            const auto at = [&](const Block & block) { return (const char *) bytes(block) + half * 16; };
+            transpose_half(parts + half * QUARTERS, at);
+        }
+#endif
+    }
+
+#if !defined(__AVX512VNNI__)
+    /// The same with 16 bytes of each.
+    template <class Bytes>
+    void transpose_half(Integers * parts, Bytes bytes) const {
+        Integers pairs[4];
+        for (int i = 0; i < 4; i++) {
+            const auto at = [&](int column) { return _mm_loadu_si128((const __m128i *) bytes(*blocks[column])); };
+            pairs[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(at(i)), at(i + 4), 1);
+        }
+        const Integers a = _mm256_unpacklo_epi32(pairs[0], pairs[1]), b = _mm256_unpackhi_epi32(pairs[0], pairs[1]);
+        const Integers c = _mm256_unpacklo_epi32(pairs[2], pairs[3]), d = _mm256_unpackhi_epi32(pairs[2], pairs[3]);
+        parts[0] = _mm256_unpacklo_epi64(a, c);
+        parts[1] = _mm256_unpackhi_epi64(a, c);
+        parts[2] = _mm256_unpacklo_epi64(b, d);
+        parts[3] = _mm256_unpackhi_epi64(b, d);
+    }
+
+    /// A number in half precision of each column, which is not the last of its block.
+    Vec leading_scales(uint16_t Block::* scale) const { return (Vec) _mm256_cvtph_ps(halves_of(blocks, scale)); }
+#endif
+
+    /// Four bytes of each column.
+    template <class Bytes>
+    Integers words(Bytes bytes) const {
+        alignas(64) uint32_t all[WIDE_COLUMNS];
+        for (int c = 0; c < WIDE_COLUMNS; c++) memcpy(&all[c], bytes(*blocks[c]), sizeof(all[c]));
+        return load_integers(all);
     }
 
     /// A number in half precision of each column.
     Vec scales(uint16_t Block::* scale) const {
         alignas(32) uint16_t halves[WIDE_COLUMNS];
         for (int c = 0; c < WIDE_COLUMNS; c++) halves[c] = blocks[c]->*scale;
-        return wide_scales_of(_mm256_load_si256((const __m256i *) halves));
+        return wide_scales_of(halves);
     }
 
 private:
     const Block * blocks[WIDE_COLUMNS];
 };
 
-/// A matrix of a type with blocks of 256, as it is in the file.
-template <class Block>
+/// A matrix as it is in the file, of a type with blocks of 256 unless `OF_32` is 1.
+template <class Block, int OF_32 = SUPER_BLOCKS>
 class WideWeights {
 public:
     static constexpr bool IS_WIDE = true;
+    /// Parts of 32 elements of a block.
+    static constexpr int BLOCKS = OF_32;
 
     /// `stride`: bytes from one column to the next.
     WideWeights(const void * data, size_t stride) : data((const char *) data), stride(stride), columns(data, stride) {}
@@ -71,7 +108,7 @@ public:
     WideColumns<Block> at(int column, int count, int block) const { return {data, stride, column, count, block}; }
 
     void prefetch_later(int column, int count, int block) const {
-        columns.prefetch_later(column, count, block, sizeof(Block) / SUPER_BLOCKS);
+        columns.prefetch_later(column, count, block, sizeof(Block) / BLOCKS);
     }
 
 private:
@@ -81,5 +118,3 @@ private:
 };
 
 } // namespace
-
-#endif

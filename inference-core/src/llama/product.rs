@@ -280,7 +280,7 @@ mod tests {
                     let rounded: f64 = pairs().map(|(_, w)| w.abs() * peak / 254.0).sum();
                     let scaled: f64 = pairs().map(|(x, w)| (x * w).abs() / 1000.0).sum();
                     let off = (f64::from(*got) - expected).abs();
-                    let is_exact = is_ours(*kernel, layout, kind)
+                    let is_exact = is_ours(layout, kind)
                         && FLOATS.contains(&kind)
                         && product.experts.is_none();
                     let tolerance = match is_exact {
@@ -338,37 +338,25 @@ mod tests {
         }
     }
 
-    /// Types whose products are ours with AVX-512, but not with every set of kernels.
-    #[cfg(target_arch = "x86_64")]
-    const AVX512: [sys::ggml_type; 7] = [
-        sys::GGML_TYPE_IQ4_NL,
-        sys::GGML_TYPE_IQ4_XS,
-        sys::GGML_TYPE_MXFP4,
-        sys::GGML_TYPE_Q3_K,
-        sys::GGML_TYPE_Q4_K,
-        sys::GGML_TYPE_Q5_K,
-        sys::GGML_TYPE_Q6_K,
-    ];
-
-    /// ggml computes IQ4_NL, MXFP4 and Q4_K where they are not interleaved, and all elsewhere.
-    fn is_ours(
-        kernel: Kernel,
-        layout: sys::ggml_backend_buffer_type_t,
-        kind: sys::ggml_type,
-    ) -> bool {
+    /// ggml computes IQ4_NL, MXFP4 and Q4_K where they are not interleaved, and all on ARM64. Its
+    /// products of Q4_0, Q5_0 and Q8_0 on x86-64 are as exact as ours.
+    fn is_ours(layout: sys::ggml_backend_buffer_type_t, kind: sys::ggml_type) -> bool {
         // SAFETY: the layout is valid, and its name is a constant.
         let name = unsafe { std::ffi::CStr::from_ptr(sys::ggml_backend_buft_name(layout)) };
         let is_interleaved = name.to_bytes() == b"CPU_REPACK";
         match kind {
             _ if cfg!(not(target_arch = "x86_64")) => false,
-            sys::GGML_TYPE_Q4_0 | sys::GGML_TYPE_Q5_0 | sys::GGML_TYPE_Q8_0 => true,
-            kind if FLOATS.contains(&kind) => true,
-            sys::GGML_TYPE_Q3_K
-            | sys::GGML_TYPE_Q5_K
-            | sys::GGML_TYPE_Q6_K
-            | sys::GGML_TYPE_IQ4_XS => kernel != Kernel::Baseline,
-            _ => kernel != Kernel::Baseline && is_interleaved,
+            sys::GGML_TYPE_IQ4_NL | sys::GGML_TYPE_MXFP4 | sys::GGML_TYPE_Q4_K => is_interleaved,
+            _ => true,
         }
+    }
+
+    /// Layouts of a device and types whose products are ours.
+    #[cfg(target_arch = "x86_64")]
+    fn all_of_ours(device: &Device) -> Vec<(sys::ggml_backend_buffer_type_t, sys::ggml_type)> {
+        let kinds = [&SMALL[..], &LARGE, &FLOATS].concat();
+        let pairs = device.layouts().into_iter().flat_map(|l| kinds.iter().map(move |k| (l, *k)));
+        pairs.filter(|(layout, kind)| is_ours(*layout, *kind)).collect()
     }
 
     // On ARM64 all products are llama.cpp's, and those of Q4_0, Q5_0 or Q8_0 depend on it.
@@ -377,15 +365,10 @@ mod tests {
     fn a_row_does_not_depend_on_the_rows_beside_it() {
         for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
             let device = Device::open(*kernel).unwrap();
-            let blocks = [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q5_0, sys::GGML_TYPE_Q8_0];
-            let always = [&blocks[..], &FLOATS].concat();
-            let kinds = [&always[..], &AVX512].concat();
             let mut tested = std::collections::BTreeSet::new();
-            let pairs =
-                device.layouts().into_iter().flat_map(|l| kinds.iter().map(move |k| (l, *k)));
-            for (layout, kind) in pairs.filter(|(layout, kind)| is_ours(*kernel, *layout, *kind)) {
+            for (layout, kind) in all_of_ours(&device) {
                 let depth = match kind {
-                    kind if blocks.contains(&kind) => 928,
+                    kind if SMALL.contains(&kind) => 928,
                     kind if FLOATS.contains(&kind) => 907,
                     _ => 1280,
                 };
@@ -401,8 +384,33 @@ mod tests {
                     assert_eq!(apart, beside, "{kernel:?}, type {kind}: {rows} of 75 rows");
                 }
             }
-            let all = if *kernel == Kernel::Baseline { always.len() } else { kinds.len() };
-            assert!(tested.len() >= all, "{kernel:?}: {tested:?}");
+            let all = SMALL.len() + LARGE.len() + FLOATS.len();
+            assert_eq!(tested.len(), all, "{kernel:?}: {tested:?}");
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_row_of_experts_does_not_depend_on_the_rows_beside_it() {
+        for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
+            let device = Device::open(*kernel).unwrap();
+            for ((layout, kind), are_inputs_apart) in
+                all_of_ours(&device).into_iter().flat_map(|some| [(some, false), (some, true)])
+            {
+                let all = expert_product([75, 40, 256], (32, 8), are_inputs_apart, 5);
+                let Some(together) = all.run(&device, layout, kind, 2).unwrap() else { continue };
+                for rows in [1, 2, 3, 5, 9, 18, 40, 67] {
+                    let chosen = all.experts.as_ref().unwrap();
+                    let input = all.input[..rows * chosen.inputs() * all.depth].to_vec();
+                    let ids = chosen.ids[..rows * chosen.used].to_vec();
+                    let experts = Some(Experts { ids, ..*chosen });
+                    let weights = all.weights.clone();
+                    let some = Product { rows, input, weights, experts, ..all };
+                    let apart = some.run(&device, layout, kind, 2).unwrap().unwrap();
+                    let beside = &together[..apart.len()];
+                    assert_eq!(apart, beside, "{kernel:?}, type {kind}: {rows} of 75 rows");
+                }
+            }
         }
     }
 }

@@ -1,0 +1,163 @@
+// Vectors of columns with one lane each, for types with blocks of 256.
+#pragma once
+
+#include "tile.h"
+
+namespace {
+
+typedef uint32_t Words __attribute__((vector_size(sizeof(Integers))));
+typedef uint16_t Shorts __attribute__((vector_size(sizeof(Integers))));
+
+/// Those bits of each lane, from `from` on, that `mask` has.
+inline Integers bits_at(Integers x, int from, uint32_t mask) { return (Integers) ((Words) x >> from & mask); }
+
+/// Moves the bit `from` of each byte to `to`. Others are beside it.
+inline Integers bit_moved(Integers x, int from, int to) {
+    return from < to ? (Integers) ((Shorts) x << (to - from)) : (Integers) ((Shorts) x >> (from - to));
+}
+
+/// Bits of each byte, and others beside them, towards the low ones.
+inline Integers bits_down(Integers x, int count) { return bit_moved(x, count, 0); }
+inline Integers bits_up(Integers x, int count) { return bit_moved(x, 0, count); }
+
+inline Integers load_integers(const void * p) {
+    Integers x;
+    memcpy(&x, p, sizeof(x));
+    return x;
+}
+
+/// Numbers of six bits from -32 on: the low four of each, and the high two.
+inline Integers six_bits_less_32(Integers low, Integers high) {
+    return (Integers) ((Ints) low + ((Ints) high << 4) - 32);
+}
+
+#if defined(__AVX512VNNI__)
+
+/// Columns that are computed together.
+constexpr int WIDE_COLUMNS = 16;
+
+/// Sums of products of weights of up to LARGEST.
+template <int LARGEST>
+struct WideSum : Sum {
+    /// Additions from one call of `settle` to the next, at most.
+    static constexpr int STEP = 8;
+
+    using Sum::Sum;
+    void settle() {}
+};
+
+/// For types whose weights have signs where no offset makes them unsigned.
+typedef WideSum<UINT8_MAX> WideSignedSum;
+
+/// Two vectors of columns with two lanes each, as one with one lane each: the lanes `lane` of both.
+inline Integers lanes_of(Integers a, Integers b, int lane) {
+    const Integers even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    return _mm512_permutex2var_epi32(a, _mm512_add_epi32(even, _mm512_set1_epi32(lane)), b);
+}
+
+inline Integers four_bytes(int32_t x) { return _mm512_set1_epi32(x); }
+
+/// Whole numbers of 32 bits.
+inline Vec numbers_of(Integers x) { return (Vec) _mm512_cvtepi32_ps(x); }
+
+/// Numbers of 8 bits, one for each column.
+inline Vec numbers_of(const int8_t * bytes) {
+    return numbers_of(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) bytes)));
+}
+
+/// Numbers in half precision.
+inline Vec wide_scales_of(const uint16_t * halves) {
+    return (Vec) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) halves));
+}
+
+/// For each byte, one of sixteen.
+inline Integers chosen(__m128i from, Integers places) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(from), places);
+}
+
+/// Stores the first `count` columns.
+inline void store_wide(Vec x, float * out, int count) {
+    _mm512_mask_storeu_ps(out, (__mmask16) ((1u << count) - 1), (__m512) x);
+}
+
+#else
+
+constexpr int WIDE_COLUMNS = 8;
+
+/// Sums of products of unsigned weights of up to LARGEST. Pairs of products are added in 16 bits until they
+/// might not fit.
+template <int LARGEST>
+struct WideSum {
+    static constexpr int STEP = LARGEST <= 15 ? 8 : LARGEST <= 31 ? 4 : 2;
+    static_assert(STEP * 2 * 127 * LARGEST <= INT16_MAX, "pairs would overflow");
+
+    Integers lanes, pairs;
+
+    WideSum() = default;
+    explicit WideSum(int32_t start) : lanes(_mm256_set1_epi32(start)), pairs(_mm256_setzero_si256()) {}
+    void add(Integers weights, Integers bytes) {
+        pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(weights, bytes));
+    }
+    void settle() {
+        lanes = _mm256_add_epi32(lanes, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        pairs = _mm256_setzero_si256();
+    }
+    Vec get() const { return (Vec) _mm256_cvtepi32_ps(lanes); }
+};
+
+/// The same for weights that have signs: only one pair of products of 8 bits is sure to fit into 16 bits.
+struct WideSignedSum {
+    static constexpr int STEP = 8;
+
+    Integers lanes;
+
+    WideSignedSum() = default;
+    explicit WideSignedSum(int32_t start) : lanes(_mm256_set1_epi32(start)) {}
+    void add(Integers weights, Integers bytes) {
+        const Integers pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(bytes, weights));
+        lanes = _mm256_add_epi32(lanes, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+    void settle() {}
+    Vec get() const { return (Vec) _mm256_cvtepi32_ps(lanes); }
+};
+
+inline Integers lanes_of(Integers a, Integers b, int lane) {
+    const __m256 x = (__m256) a, y = (__m256) b;
+    const Integers mixed = (Integers) (lane == 0 ? _mm256_shuffle_ps(x, y, 0x88) : _mm256_shuffle_ps(x, y, 0xDD));
+    return _mm256_permute4x64_epi64(mixed, 0xD8);
+}
+
+inline Integers four_bytes(int32_t x) { return _mm256_set1_epi32(x); }
+
+inline Vec numbers_of(Integers x) { return (Vec) _mm256_cvtepi32_ps(x); }
+
+inline Vec numbers_of(const int8_t * bytes) {
+    return numbers_of(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) bytes)));
+}
+
+inline Vec wide_scales_of(const uint16_t * halves) {
+    return (Vec) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) halves));
+}
+
+inline Integers chosen(__m128i from, Integers places) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(from), places);
+}
+
+/// Two numbers of four bits in each of sixteen bytes of eight columns, in ggml's interleaved layout.
+inline void unpack_interleaved(const uint8_t * weights, Integers (&parts)[2 * QUARTERS]) {
+    for (int half = 0; half < 2; half++) {
+        const Integers low = load_integers(weights + half * 64), high = load_integers(weights + half * 64 + 32);
+        for (int lane = 0; lane < 2; lane++) {
+            const Integers both = lanes_of(low, high, lane);
+            parts[2 * half + lane] = low_bits(both);
+            parts[QUARTERS + 2 * half + lane] = high_bits(both);
+        }
+    }
+}
+
+/// There are always eight columns.
+inline void store_wide(Vec x, float * out, int) { _mm256_storeu_ps(out, (__m256) x); }
+
+#endif
+
+} // namespace
