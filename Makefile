@@ -179,12 +179,21 @@ test-engines: build
 	@scripts/engines.sh
 	$(CARGO) test $(CHOICE) --test engines -- --ignored --test-threads=1
 
-## Measure the engine on this machine with a model of 0.5B random weights: one line of JSON per
-## figure. Takes some minutes; leave the machine idle.
+## Measure the engine on this machine with models of random weights: how close a model of 0.5B comes to the limits of
+## the machine, one line of JSON per figure; then ENGINE_SHAPES in ENGINE_QUANTS beside llama-server, as tables. Builds
+## llama-server once, which takes a quarter of an hour; measuring takes BENCH_ROUNDS times half an hour. Leave the machine idle.
 bench-engine: build
+	@scripts/peers.sh llama-server
 	@mkdir -p target/bench
+	@lscpu | grep -E '^(Model name|Flags)'
 	@$(TARGET)/release/flotilla-agent synth --shape qwen2.5-0.5b --quant q4_0 --force $(BENCH_MODEL)
 	@$(TARGET)/release/flotilla-agent bench $(BENCH_MODEL)
+	@for shape in $(ENGINE_SHAPES); do \
+	    FLOTILLA_BENCH_SHAPE=$$shape FLOTILLA_BENCH_QUANTS=$(ENGINE_QUANTS) FLOTILLA_BENCH_ROUNDS=$(BENCH_ROUNDS) \
+	        FLOTILLA_BENCH_SERVERS=llama-server \
+	        $(CARGO) test $(CHOICE) --test bench_peers -- --ignored --nocapture figures || exit 1; done
+ENGINE_SHAPES := qwen2.5-0.5b qwen2.5-1.5b granite-3.1-1b-a400m window-0.5b
+ENGINE_QUANTS := q4_0,q4_k_m,q8_0
 
 ## Measure the gateway beside nginx and HAProxy (apt install nginx-light haproxy), and its routing in
 ## simulated time: one line of JSON per figure. Takes two minutes.

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds what `make bench-peers` compares with, in target/peers/bin: llama-server, from the sources in the
 # package llama-cpp-python on PyPI, with one set of CPU kernels for each kind of CPU as in its own releases;
-# and Paddler's balancer and agent, from crates.io (tests/peers/paddler). Takes half an hour on two cores.
+# and Paddler's balancer and agent, from crates.io (tests/peers/paddler). Takes half an hour on two cores. With
+# `llama-server` as its argument, it builds only that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/target/peers/bin
@@ -25,7 +26,7 @@ if [ ! -e "$bin/llama-server" ]; then
     cp "$work/build/bin/llama-server" "$bin"
 fi
 
-if [ ! -e "$bin/paddler-peer" ]; then
+if [ "${1:-}" != llama-server ] && [ ! -e "$bin/paddler-peer" ]; then
     echo "Building Paddler"
     # Without our changes to llama.cpp: .cargo/config.toml leaves a variable alone that is set.
     CMAKE_MODULE_PATH="" CARGO_TARGET_DIR=target/peers/paddler cargo install --quiet --locked --path tests/peers/paddler \
