@@ -28,7 +28,7 @@ inline void add_products(__m512 & total, __m512i products, __m512 scales, float 
 template <int ROWS, class Weights>
 void multiply_pair(const Weights & weights, int column, const Activations & activations, const TileRows & tile,
                    bool is_first) {
-    static_assert(!Weights::HAS_MINS, "mins are of types with blocks of 256");
+    static_assert(!Weights::HAS_MINS, "types with mins have one lane for each column");
     __m512 totals[ROWS];
     for (__m512 & total : totals) total = _mm512_setzero_ps();
     for (int b = 0; b < activations.blocks; b++) {
@@ -52,7 +52,7 @@ void multiply_pair(const Weights & weights, int column, const Activations & acti
 template <int ROWS, class Weights>
 void multiply_group(const Weights & weights, int column, const Activations & activations, const TileRows & tile,
                     bool is_first) {
-    static_assert(!Weights::HAS_MINS, "mins are of types with blocks of 256");
+    static_assert(!Weights::HAS_MINS, "types with mins have one lane for each column");
     __m512 totals[ROWS];
     for (__m512 & total : totals) total = _mm512_setzero_ps();
     for (int b = 0; b < activations.blocks; b++) {

@@ -43,12 +43,12 @@ inline Integers signed_bytes(Integers x) {
     return Weights::OFFSET == 0 ? x : _mm512_sub_epi8(x, _mm512_set1_epi8((char) Weights::OFFSET));
 }
 
-/// Unpacks the blocks `first..end` of `count` columns of a type with blocks of 256.
+/// Unpacks the blocks `first..end` of `count` columns, each with one lane.
 template <class Weights>
-void unpack_super_blocks(const Weights & weights, int column, int count, int first, int end, PanelBlock * to) {
-    for (int super = first / SUPER_BLOCKS; super < end / SUPER_BLOCKS; super++) {
+void unpack_wide(const Weights & weights, int column, int count, int first, int end, PanelBlock * to) {
+    for (int super = first / Weights::BLOCKS; super < end / Weights::BLOCKS; super++) {
         const typename Weights::Super from(weights, column, count, super);
-        for (int part = 0; part < SUPER_BLOCKS; part += Weights::CHUNK) {
+        for (int part = 0; part < Weights::BLOCKS; part += Weights::CHUNK) {
             WideBlock blocks[Weights::CHUNK];
             from.unpack(part, blocks);
             for (int i = 0; i < Weights::CHUNK; i++, to++) {
@@ -65,9 +65,9 @@ void unpack_super_blocks(const Weights & weights, int column, int count, int fir
 template <class Weights>
 void unpack_panel(const Weights & weights, int column, int count, int first, int end, PanelBlock * to) {
     if constexpr (Weights::IS_WIDE) {
-        unpack_super_blocks(weights, column, count, first, end, to);
+        unpack_wide(weights, column, count, first, end, to);
     } else {
-        static_assert(!Weights::HAS_MINS, "mins are of types with blocks of 256");
+        static_assert(!Weights::HAS_MINS, "types with mins have one lane for each column");
         for (int b = first; b < end; b++, to++) {
             const Unpacked low = weights.unpack(column, b);
             const Unpacked high = weights.unpack(column + (count > GROUP ? GROUP : 0), b);

@@ -79,26 +79,14 @@ public:
             from.transpose_half(low, [](const BlockQ5 & block) { return block.low; });
             const Integers high = from.words([](const BlockQ5 & block) { return block.high; });
             for (int q = 0; q < QUARTERS; q++) {
-                blocks[0].parts[q] = low_bits(low[q]) | sixteens(high, q);
-                blocks[0].parts[QUARTERS + q] = high_bits(low[q]) | sixteens(high, QUARTERS + q);
+                blocks[0].parts[q] = low_bits(low[q]) | fifth_bits(high, q);
+                blocks[0].parts[QUARTERS + q] = high_bits(low[q]) | fifth_bits(high, QUARTERS + q);
             }
             blocks[0].scales = from.leading_scales(&BlockQ5::scale);
         }
 
     private:
         const WideColumns<BlockQ5> from;
-
-        /// For each of the four bits of a part that are set, 16 in a byte.
-        static Integers sixteens(Integers high, int part) {
-            const Integers bytes = _mm256_shuffle_epi8(high, _mm256_add_epi8(of_lanes(), _mm256_set1_epi8((char) (part / 2))));
-            const Integers bits = _mm256_set1_epi32(part % 2 == 0 ? 0x08040201 : (int) 0x80402010);
-            return _mm256_cmpeq_epi8(bytes & bits, bits) & eight_bytes(0x1010101010101010);
-        }
-
-        /// The place of the first byte of a lane, for each of its bytes.
-        static Integers of_lanes() {
-            return _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12));
-        }
     };
 };
 

@@ -1,6 +1,6 @@
-// Products of types with blocks of 256, and with AVX2 of all types: sixteen columns at a time, or eight, with one
-// lane for each. What the eight parts of a block share is unpacked once, and four rows advance together, so
-// that their chains of instructions overlap.
+// Products of types with blocks of 256 and of those with mins, and with AVX2 of all types: sixteen columns at a
+// time, or eight, with one lane for each. What the eight parts of a block share is unpacked once, and four rows
+// advance together, so that their chains of instructions overlap.
 #pragma once
 
 #include "wide_vectors.h"

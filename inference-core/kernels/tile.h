@@ -129,7 +129,7 @@ inline void add_quarters(Sum (&sums)[VECS], const Unpacked (&unpacked)[VECS], co
 template <int ROWS, int VECS, class Weights>
 void multiply_tile(const Weights & weights, int column, const Activations & activations, const TileRows & tile,
                    bool is_first) {
-    static_assert(!Weights::HAS_MINS, "mins are of types with blocks of 256");
+    static_assert(!Weights::HAS_MINS, "types with mins have one lane for each column");
     Vec totals[ROWS][VECS];
     for (auto & total : totals) {
         for (Vec & vec : total) vec = Vec{};

@@ -37,7 +37,7 @@ public:
 /// A number in half precision of each of eight columns, which is not the last of its block. Stored one by one
 /// and loaded together, they would have to reach memory in between.
 template <class Block>
-inline __m128i halves_of(const Block * const (&blocks)[GROUP], uint16_t Block::* scale) {
+inline __m128i halves_of(const Block * const * blocks, uint16_t Block::* scale) {
     // With the two bytes behind it: such loads need no instruction that moves a register to a vector.
     const auto at = [&](int c) {
         int32_t bytes;

@@ -21,8 +21,10 @@
 #include "panel.h"
 #include "q3_k.h"
 #include "q4_0.h"
+#include "q4_1.h"
 #include "q4_k.h"
 #include "q5_0.h"
+#include "q5_1.h"
 #include "q5_k.h"
 #include "q6_k.h"
 #include "q8_0.h"
@@ -61,7 +63,9 @@ inline bool has_kernel(const ggml_tensor * weights) {
         case GGML_TYPE_Q4_K: return weights->buffer->buft == ggml_backend_cpu_repack_buffer_type();
         case GGML_TYPE_IQ4_XS:
         case GGML_TYPE_Q3_K:
+        case GGML_TYPE_Q4_1:
         case GGML_TYPE_Q5_0:
+        case GGML_TYPE_Q5_1:
         case GGML_TYPE_Q5_K:
         case GGML_TYPE_Q6_K:
         case GGML_TYPE_Q8_0: return ggml_backend_buffer_is_host(weights->buffer);
@@ -110,6 +114,8 @@ void with_weights(const ggml_tensor * tensor, const void * data, Use use) {
         case GGML_TYPE_Q3_K: return use(WeightsQ3K(data, tensor->nb[1]));
         case GGML_TYPE_Q5_K: return use(WeightsQ5K(data, tensor->nb[1]));
         case GGML_TYPE_Q6_K: return use(WeightsQ6K(data, tensor->nb[1]));
+        case GGML_TYPE_Q4_1: return use(WeightsQ41(data, tensor->nb[1]));
+        case GGML_TYPE_Q5_1: return use(WeightsQ51(data, tensor->nb[1]));
         case GGML_TYPE_Q5_0: return use(WeightsQ5(data, tensor->nb[1]));
         case GGML_TYPE_Q8_0: return use(WeightsQ8(data, tensor->nb[1]));
         default: return use(WeightsQ4(data, blocks));

@@ -53,33 +53,38 @@ public:
 #endif
     }
 
-#if !defined(__AVX512VNNI__)
     /// The same with 16 bytes of each.
     template <class Bytes>
     void transpose_half(Integers * parts, Bytes bytes) const {
-        Integers pairs[4];
+        Integers fourths[4];
+        // Every fourth column.
         for (int i = 0; i < 4; i++) {
-            const auto at = [&](int column) { return _mm_loadu_si128((const __m128i *) bytes(*blocks[column])); };
-            pairs[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(at(i)), at(i + 4), 1);
+            fourths[i] = joined([&](int n) { return _mm_loadu_si128((const __m128i *) bytes(*blocks[i + 4 * n])); });
         }
-        const Integers a = _mm256_unpacklo_epi32(pairs[0], pairs[1]), b = _mm256_unpackhi_epi32(pairs[0], pairs[1]);
-        const Integers c = _mm256_unpacklo_epi32(pairs[2], pairs[3]), d = _mm256_unpackhi_epi32(pairs[2], pairs[3]);
-        parts[0] = _mm256_unpacklo_epi64(a, c);
-        parts[1] = _mm256_unpackhi_epi64(a, c);
-        parts[2] = _mm256_unpacklo_epi64(b, d);
-        parts[3] = _mm256_unpackhi_epi64(b, d);
+        const Integers a = low_words(fourths[0], fourths[1]), b = high_words(fourths[0], fourths[1]);
+        const Integers c = low_words(fourths[2], fourths[3]), d = high_words(fourths[2], fourths[3]);
+        parts[0] = low_pairs(a, c);
+        parts[1] = high_pairs(a, c);
+        parts[2] = low_pairs(b, d);
+        parts[3] = high_pairs(b, d);
     }
 
     /// A number in half precision of each column, which is not the last of its block.
-    Vec leading_scales(uint16_t Block::* scale) const { return (Vec) _mm256_cvtph_ps(halves_of(blocks, scale)); }
-#endif
+    Vec leading_scales(uint16_t Block::* scale) const {
+        return wide_scales_of(halves_of(blocks, scale), halves_of(blocks + WIDE_COLUMNS - GROUP, scale));
+    }
 
     /// Four bytes of each column.
     template <class Bytes>
     Integers words(Bytes bytes) const {
-        alignas(64) uint32_t all[WIDE_COLUMNS];
-        for (int c = 0; c < WIDE_COLUMNS; c++) memcpy(&all[c], bytes(*blocks[c]), sizeof(all[c]));
-        return load_integers(all);
+        return joined([&](int n) {
+            const auto at = [&](int i) {
+                int32_t word;
+                memcpy(&word, bytes(*blocks[4 * n + i]), sizeof(word));
+                return _mm_cvtsi32_si128(word);
+            };
+            return _mm_unpacklo_epi64(_mm_unpacklo_epi32(at(0), at(1)), _mm_unpacklo_epi32(at(2), at(3)));
+        });
     }
 
     /// A number in half precision of each column.

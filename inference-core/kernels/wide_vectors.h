@@ -57,6 +57,26 @@ inline Integers lanes_of(Integers a, Integers b, int lane) {
 
 inline Integers four_bytes(int32_t x) { return _mm512_set1_epi32(x); }
 
+// In each 16 bytes, words or pairs of words of two vectors in turns: those of the low or of the high half.
+inline Integers low_words(Integers a, Integers b) { return _mm512_unpacklo_epi32(a, b); }
+inline Integers high_words(Integers a, Integers b) { return _mm512_unpackhi_epi32(a, b); }
+inline Integers low_pairs(Integers a, Integers b) { return _mm512_unpacklo_epi64(a, b); }
+inline Integers high_pairs(Integers a, Integers b) { return _mm512_unpackhi_epi64(a, b); }
+
+/// 16 bytes each of what `get` returns for 0, 1 and so on.
+template <class Get>
+inline Integers joined(Get get) {
+    Integers x = _mm512_castsi128_si512(get(0));
+    x = _mm512_inserti32x4(x, get(1), 1);
+    x = _mm512_inserti32x4(x, get(2), 2);
+    return _mm512_inserti32x4(x, get(3), 3);
+}
+
+/// 16 in each byte of `x` that has the bit of `bits`.
+inline Integers sixteens(Integers x, Integers bits) {
+    return _mm512_maskz_set1_epi8(_mm512_test_epi8_mask(x, bits), 16);
+}
+
 /// Whole numbers of 32 bits.
 inline Vec numbers_of(Integers x) { return (Vec) _mm512_cvtepi32_ps(x); }
 
@@ -69,6 +89,14 @@ inline Vec numbers_of(const int8_t * bytes) {
 inline Vec wide_scales_of(const uint16_t * halves) {
     return (Vec) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) halves));
 }
+
+/// The same of two groups.
+inline Vec wide_scales_of(__m128i a, __m128i b) {
+    return (Vec) _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1));
+}
+
+/// In each 16 bytes, those at some places.
+inline Integers moved(Integers x, __m128i places) { return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(places)); }
 
 /// For each byte, one of sixteen.
 inline Integers chosen(__m128i from, Integers places) {
@@ -129,6 +157,20 @@ inline Integers lanes_of(Integers a, Integers b, int lane) {
 
 inline Integers four_bytes(int32_t x) { return _mm256_set1_epi32(x); }
 
+inline Integers low_words(Integers a, Integers b) { return _mm256_unpacklo_epi32(a, b); }
+inline Integers high_words(Integers a, Integers b) { return _mm256_unpackhi_epi32(a, b); }
+inline Integers low_pairs(Integers a, Integers b) { return _mm256_unpacklo_epi64(a, b); }
+inline Integers high_pairs(Integers a, Integers b) { return _mm256_unpackhi_epi64(a, b); }
+
+template <class Get>
+inline Integers joined(Get get) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(get(0)), get(1), 1);
+}
+
+inline Integers sixteens(Integers x, Integers bits) {
+    return _mm256_cmpeq_epi8(x & bits, bits) & eight_bytes(0x1010101010101010);
+}
+
 inline Vec numbers_of(Integers x) { return (Vec) _mm256_cvtepi32_ps(x); }
 
 inline Vec numbers_of(const int8_t * bytes) {
@@ -137,6 +179,13 @@ inline Vec numbers_of(const int8_t * bytes) {
 
 inline Vec wide_scales_of(const uint16_t * halves) {
     return (Vec) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) halves));
+}
+
+// A vector has the columns of one group.
+inline Vec wide_scales_of(__m128i a, __m128i) { return (Vec) _mm256_cvtph_ps(a); }
+
+inline Integers moved(Integers x, __m128i places) {
+    return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(places));
 }
 
 inline Integers chosen(__m128i from, Integers places) {
@@ -159,5 +208,12 @@ inline void unpack_interleaved(const uint8_t * weights, Integers (&parts)[2 * QU
 inline void store_wide(Vec x, float * out, int) { _mm256_storeu_ps(out, (__m256) x); }
 
 #endif
+
+/// 16 for each element of a part whose fifth bit is set: `high` has those of the 32 elements of each column.
+inline Integers fifth_bits(Integers high, int part) {
+    const __m128i of_lanes = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
+    const Integers bytes = moved(high, _mm_add_epi8(of_lanes, _mm_set1_epi8((char) (part / 2))));
+    return sixteens(bytes, four_bytes(part % 2 == 0 ? 0x08040201 : (int32_t) 0x80402010));
+}
 
 } // namespace

@@ -173,9 +173,11 @@ mod tests {
     use rand_pcg::Pcg64;
 
     /// Types with blocks of 32.
-    const SMALL: [sys::ggml_type; 5] = [
+    const SMALL: [sys::ggml_type; 7] = [
         sys::GGML_TYPE_Q4_0,
+        sys::GGML_TYPE_Q4_1,
         sys::GGML_TYPE_Q5_0,
+        sys::GGML_TYPE_Q5_1,
         sys::GGML_TYPE_Q8_0,
         sys::GGML_TYPE_IQ4_NL,
         sys::GGML_TYPE_MXFP4,
