@@ -28,6 +28,7 @@ mod keyring;
 mod lines;
 mod listing;
 mod live;
+mod locked_file;
 mod marks;
 mod page;
 mod postgres;

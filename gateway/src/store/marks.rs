@@ -7,7 +7,7 @@
 //! failure lines may be old, and what was used since then is free again.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{DirEntry, File, OpenOptions};
+use std::fs::{DirEntry, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use inference_protocol::ids::is_plain_id;
 
 use super::allotments::ITS_ROW;
+use super::locked_file::LockedFile;
 use super::sql::{Transaction, values};
 use super::{Store, StoreError, usage};
 use crate::types::budget::BudgetId;
@@ -44,7 +45,7 @@ pub(super) struct Marks {
 
 #[derive(Debug)]
 struct Opened {
-    file: Arc<File>,
+    file: Arc<LockedFile>,
     lines: HashMap<(BudgetId, u64), Arc<Mark>>,
     /// Where lines begin that are free again.
     free: Vec<u64>,
@@ -53,7 +54,7 @@ struct Opened {
 /// What requests at this gateway have used of a budget.
 #[derive(Debug)]
 pub(crate) struct Mark {
-    file: Arc<File>,
+    file: Arc<LockedFile>,
     start: u64,
     amount: Mutex<u64>,
     has_failed: AtomicBool,
@@ -133,7 +134,7 @@ impl Marks {
 }
 
 impl Opened {
-    fn new(file: Arc<File>) -> Self {
+    fn new(file: Arc<LockedFile>) -> Self {
         Self { file, lines: HashMap::new(), free: Vec::new() }
     }
 }
@@ -148,13 +149,12 @@ fn line(id: &BudgetId, period: u64) -> Option<String> {
 }
 
 /// Creates the file. Its lock lasts as long as the process, or as some response of it.
-fn create(path: &Path) -> io::Result<Arc<File>> {
+fn create(path: &Path) -> io::Result<Arc<LockedFile>> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
     let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
-    file.try_lock()?;
-    Ok(Arc::new(file))
+    Ok(Arc::new(LockedFile::new(file)?))
 }
 
 /// What a gateway had used of a budget.
@@ -183,7 +183,7 @@ struct LeftFile {
     /// Id of the gateway.
     id: String,
     left: Vec<Left>,
-    _lock: File,
+    _lock: LockedFile,
 }
 
 /// The files in a folder whose gateways have ended. What cannot be read is left to others.
@@ -193,10 +193,10 @@ fn left_behind(folder: &Path, me: &str) -> Vec<LeftFile> {
         let id = path.file_name()?.to_str()?.strip_prefix(PREFIX)?;
         let id = Some(id.to_string()).filter(|id| id != me && is_plain_id(id))?;
         let file = OpenOptions::new().read(true).write(true).open(&path).ok()?;
-        file.try_lock().ok()?;
+        let file = LockedFile::new(file).ok()?;
         let mut text = Vec::new();
         let bytes_max = (LINE * LINES_MAX) as u64;
-        (&file).take(bytes_max).read_to_end(&mut text).ok()?;
+        (&*file).take(bytes_max).read_to_end(&mut text).ok()?;
         Some(LeftFile { path, id, left: read(&text), _lock: file })
     };
     std::fs::read_dir(folder).into_iter().flatten().filter_map(open).collect()

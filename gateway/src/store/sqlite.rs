@@ -8,6 +8,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, ToSql};
 
 use super::database::Source;
+use super::locked_file::LockedFile;
 use super::sql::{Cell, Connection, Fault, Row, Value};
 
 /// Name of the database in its folder.
@@ -46,7 +47,7 @@ impl Source for Sqlite {
 /// The open database, and the lock that keeps other gateways away from it.
 struct Opened {
     connection: rusqlite::Connection,
-    _lock: File,
+    _lock: LockedFile,
 }
 
 fn open(folder: &Path) -> Result<Opened, Fault> {
@@ -66,13 +67,12 @@ fn private(path: &Path) -> std::io::Result<File> {
 }
 
 /// Batches of a file that two gateways used would run twice.
-fn lock(path: &Path) -> Result<File, Fault> {
+fn lock(path: &Path) -> Result<LockedFile, Fault> {
     let file = private(path).map_err(Fault::of)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Fault("another gateway uses this folder".into())),
-        Err(TryLockError::Error(error)) => Err(Fault::of(error)),
-    }
+    LockedFile::new(file).map_err(|error| match error {
+        TryLockError::WouldBlock => Fault("another gateway uses this folder".into()),
+        TryLockError::Error(error) => Fault::of(error),
+    })
 }
 
 fn connect(path: &Path) -> rusqlite::Result<rusqlite::Connection> {
