@@ -10,6 +10,7 @@
 mod attention;
 mod context;
 mod device;
+mod draft;
 mod embedder;
 mod kernel;
 mod kv_type;
@@ -31,6 +32,7 @@ mod weights;
 mod tokenizer_tests;
 
 pub use context::{BATCH_ROWS, ContextOptions, FlashAttention, LlamaModel, POLL};
+pub use draft::draft_model;
 pub use embedder::{EmbedOptions, LlamaEmbedder};
 pub use kernel::{register, trial};
 pub use kv_type::KvType;

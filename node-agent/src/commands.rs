@@ -152,6 +152,6 @@ fn check(args: &CheckArgs) -> Result<(), Failed> {
 fn engine(args: EngineArgs) -> Result<(), Failed> {
     let options: EngineOptions = serde_json::from_str(&args.options)
         .map_err(|e| Failed::software(format_args!("--options: {e}")))?;
-    let options = EngineOptions { model: args.model, ..options };
+    let options = EngineOptions { model: args.model, draft_model: args.draft_model, ..options };
     process::run(options).map_err(Failed::software)
 }

@@ -1,5 +1,7 @@
 //! A llama.cpp context on loaded weights: the KV cells and the compute buffers.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use llama_cpp_sys_2 as sys;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +20,8 @@ use crate::types::unknown_name::UnknownName;
 pub const BATCH_ROWS: u32 = 512;
 /// Allowed maximum rows: enough for one row per slot, and buffers stay small.
 const BATCH_ROWS_RANGE: std::ops::RangeInclusive<u32> = 128..=2048;
+/// Allowed maximum of compute threads.
+const THREADS_MAX: u32 = 512;
 /// How long idle threads poll before they sleep, in percent; ggml's default.
 pub const POLL: u32 = 50;
 
@@ -80,6 +84,8 @@ pub struct ContextOptions {
     pub batch_rows: u32,
     /// How long idle threads poll before they sleep, 0 to 100.
     pub poll: u32,
+    /// Keep what has left a sliding window, so that a sequence can lose any number of tokens.
+    pub whole_windows: bool,
 }
 
 impl Default for ContextOptions {
@@ -96,6 +102,7 @@ impl Default for ContextOptions {
             flash_attention: FlashAttention::Auto,
             batch_rows: BATCH_ROWS,
             poll: POLL,
+            whole_windows: false,
         }
     }
 }
@@ -106,8 +113,8 @@ pub struct LlamaModel {
     context: *mut sys::llama_context,
     batch: Batch,
     shape: Shape,
-    /// Dropped after the context, which uses it.
-    _threads: ThreadPool,
+    /// Dropped after the context, which uses it. A model that computes holds the lock.
+    threads: Arc<Mutex<ThreadPool>>,
     weights: Weights,
 }
 
@@ -126,6 +133,25 @@ impl LlamaModel {
     /// for the warm-up, an unsupported kernel crashes here, and it is known whether a sequence can
     /// lose its last token.
     pub fn new(weights: Weights, options: ContextOptions) -> Result<Self, LoadError> {
+        let threads = options.threads.clamp(1, THREADS_MAX) as i32;
+        let threads = ThreadPool::new(threads, options.poll)?;
+        Self::on(Arc::new(Mutex::new(threads)), weights, options)
+    }
+
+    /// Like [`Self::new`], on the threads of another model. They compute in turns.
+    pub fn beside(
+        other: &Self,
+        weights: Weights,
+        options: ContextOptions,
+    ) -> Result<Self, LoadError> {
+        Self::on(other.threads.clone(), weights, options)
+    }
+
+    fn on(
+        pool: Arc<Mutex<ThreadPool>>,
+        weights: Weights,
+        options: ContextOptions,
+    ) -> Result<Self, LoadError> {
         if weights.is_encoder() {
             return Err(LoadError::NotGenerative);
         }
@@ -137,14 +163,13 @@ impl LlamaModel {
         let saved = if options.prefix_cache { options.saved_prefix_bytes } else { 0 };
         let kept = if shares_prefixes { KEPT_SEQUENCES } else { 0 };
         let seq_ids = (slots + kept).min(SEQUENCES_MAX);
-        let threads = i32::try_from(options.threads.clamp(1, 512)).unwrap_or(1);
-        let pool = ThreadPool::new(threads, options.poll)?;
+        let threads = options.threads.clamp(1, THREADS_MAX) as i32;
         let (least, most) = BATCH_ROWS_RANGE.into_inner();
         let batch_rows = options.batch_rows.clamp(least, most);
         let sized = ContextOptions { kv_cells, batch_rows, ..options };
         let context = new_context(&weights, seq_ids, threads, sized)?;
         // SAFETY: the context is valid, and freed in Drop before the pool field.
-        unsafe { pool.attach(context) };
+        unsafe { pool.lock().unwrap_or_else(PoisonError::into_inner).attach(context) };
         let shape = Shape {
             slots,
             seq_ids,
@@ -158,9 +183,13 @@ impl LlamaModel {
             vocabulary: weights.vocabulary(),
         };
         let batch = Batch::new(batch_rows);
-        let mut model = Self { context, batch, shape, _threads: pool, weights };
+        let mut model = Self { context, batch, shape, threads: pool, weights };
         model.warm_up().map_err(|e| LoadError::WarmUp(e.0))?;
         Ok(model)
+    }
+
+    pub(super) fn weights(&self) -> &Weights {
+        &self.weights
     }
 
     /// Removes what a stopped batch left. llama.cpp removes the ubatch in which it stopped;
@@ -225,7 +254,7 @@ fn new_context(
         params.kv_unified = true;
         // Reuse cells that have left their sliding window: no sequence goes back to them, except in
         // a stopped batch, which started after them.
-        params.swa_full = false;
+        params.swa_full = options.whole_windows;
         params.n_ctx = options.kv_cells;
         params.n_seq_max = seq_ids;
         params.n_batch = options.batch_rows;
@@ -255,8 +284,10 @@ impl Model for LlamaModel {
     fn decode(&mut self, rows: &[Row], stop: Stop<'_>) -> Result<Decoded, DecodeError> {
         self.batch.fill(rows);
         let (context, batch) = (self.context, self.batch.raw);
+        let turn = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the batch was filled within its capacity; the context is valid and ours.
         let code = unsafe { run_stoppable(context, stop, || sys::llama_decode(context, batch)) };
+        drop(turn);
         match code {
             0 => Ok(Decoded::Whole),
             STOPPED => {

@@ -27,6 +27,16 @@ pub enum LoadError {
     RerankTemplate(MissingPlaceholder),
     /// The warm-up batch could not be decoded.
     WarmUp(String),
+    /// The draft model cannot be loaded.
+    Draft(Box<LoadError>),
+    /// The draft model has other tokens: this one, or another number of them.
+    DraftVocabulary(String),
+    /// Sequences of the draft model cannot lose tokens.
+    DraftState,
+    /// A model that does not generate text has a draft model.
+    DraftWithoutText,
+    /// Sequences of a model with a draft model cannot lose tokens.
+    DraftWithoutTruncation,
 }
 
 impl std::fmt::Display for LoadError {
@@ -59,6 +69,25 @@ impl std::fmt::Display for LoadError {
             ),
             Self::RerankTemplate(why) => write!(f, "{why}; use another file"),
             Self::WarmUp(why) => write!(f, "the first batch failed: {why}"),
+            Self::Draft(why) => write!(f, "--draft-model: {why}"),
+            Self::DraftVocabulary(why) => write!(
+                f,
+                "--draft-model: it has another vocabulary ({why}): use a small model of the same \
+                 family"
+            ),
+            Self::DraftState => write!(
+                f,
+                "--draft-model: it has a recurrent state, which cannot take back a draft: use \
+                 another one"
+            ),
+            Self::DraftWithoutText => {
+                write!(f, "--draft-model: the model does not generate text; leave it out")
+            }
+            Self::DraftWithoutTruncation => write!(
+                f,
+                "--draft-model: the model has a recurrent state, which cannot take back a draft; \
+                 leave it out"
+            ),
         }
     }
 }

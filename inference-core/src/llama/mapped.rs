@@ -23,18 +23,18 @@ impl MappedFiles {
     ///
     /// # Errors
     /// The system does not say it.
-    pub fn new(files: &[File]) -> io::Result<Self> {
+    pub fn new<'a>(files: impl IntoIterator<Item = &'a File>) -> io::Result<Self> {
         let name = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
-        let names = files.iter().map(|file| std::fs::read_link(name(file)));
+        let names = files.into_iter().map(|file| std::fs::read_link(name(file)));
         Ok(Self { names: names.collect::<io::Result<_>>()?, maps: File::open("/proc/self/maps")? })
     }
 
-    /// Unmaps all pages of the files of `loaded`, which stay in the system's cache. A page that is
-    /// read again is mapped again.
+    /// Unmaps all pages of the files of these models, which stay in the system's cache. A page that
+    /// is read again is mapped again.
     ///
     /// # Errors
     /// The mappings cannot be read, or the system does not unmap their pages.
-    pub fn release_pages(mut self, _loaded: &Weights) -> io::Result<()> {
+    pub fn release_pages(mut self, _loaded: &[&Weights]) -> io::Result<()> {
         let mut maps = String::new();
         self.maps.read_to_string(&mut maps)?;
         for mapping in maps.lines().filter_map(Mapping::read) {
@@ -130,7 +130,7 @@ mod tests {
         let mapped = MappedFiles::new(&files).unwrap();
         let weights = Weights::load(&[open_path], LoadMode::Mmap).unwrap();
         let before = mapped_kib(&copy);
-        mapped.release_pages(&weights).unwrap();
+        mapped.release_pages(&[&weights]).unwrap();
         let after = mapped_kib(&copy);
         let whole = weights.sizes().bytes / 1024;
         assert!(before * 2 > whole && after * 10 < whole, "{before}, then {after} of {whole} KiB");

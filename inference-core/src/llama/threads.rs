@@ -17,6 +17,9 @@ pub(super) struct ThreadPool {
     free: Free,
 }
 
+// SAFETY: any thread may compute on it or free it, one at a time.
+unsafe impl Send for ThreadPool {}
+
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         // SAFETY: created by the matching `new`, freed once, after the context that used it.

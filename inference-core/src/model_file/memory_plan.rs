@@ -4,6 +4,7 @@
 //! Figures are slight overestimates: a plan that fits is safe to load.
 
 pub(crate) mod context;
+pub mod draft;
 pub mod layout;
 pub(crate) mod report;
 pub mod search;
@@ -119,6 +120,8 @@ pub struct RequestedSettings {
     pub saved_prefix_bytes: Option<u64>,
     /// How the model computes embeddings, overriding its file.
     pub embedding_batching: Option<EmbeddingBatching>,
+    /// Keep what has left a sliding window.
+    pub whole_windows: bool,
 }
 
 impl Default for RequestedSettings {
@@ -136,6 +139,7 @@ impl Default for RequestedSettings {
             prefix_cache: true,
             saved_prefix_bytes: None,
             embedding_batching: None,
+            whole_windows: false,
         }
     }
 }
@@ -318,6 +322,7 @@ impl<'a> Case<'a> {
             value_kind: cache_kind(&self.requested.value_kind)?,
             flash_attention: self.requested.flash_attention,
             embeds,
+            whole_windows: self.requested.whole_windows,
         })
     }
 

@@ -86,6 +86,8 @@ pub struct FakeModel {
     logits: Vec<Vec<f32>>,
     /// Makes the next batch fail.
     pub(crate) fail_next: bool,
+    /// Every as many tokens it says something else; 0 is never.
+    mistakes: u32,
     /// Makes the next saved state unusable.
     pub(crate) fail_next_restore: bool,
     /// Rows of every batch that was decoded.
@@ -121,9 +123,16 @@ impl FakeModel {
             next_cell: 0,
             logits: Vec::new(),
             fail_next: false,
+            mistakes: 0,
             fail_next_restore: false,
             batches: Vec::new(),
         }
+    }
+
+    /// Lets it say something else after every `each` tokens; never if that is 0.
+    pub fn with_mistakes(mut self, each: u32) -> Self {
+        self.mistakes = each;
+        self
     }
 
     /// Sets how many finished sequences it can keep in the cache.
@@ -204,7 +213,9 @@ impl Model for FakeModel {
             if row.logits {
                 let tokens: Vec<Token> = seq.iter().map(|(_, token)| *token).collect();
                 let mut logits = vec![0.0; self.shape.vocabulary as usize];
-                logits[Self::next_token(&tokens) as usize] = 1.0;
+                let is_wrong =
+                    self.mistakes > 0 && tokens.len().is_multiple_of(self.mistakes as usize);
+                logits[if is_wrong { 1 } else { Self::next_token(&tokens) as usize }] = 1.0;
                 self.logits[i] = logits;
             }
         }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::scheduler::prompt_lookup::PromptLookup;
+use crate::scheduler::drafts::Drafts;
 use crate::scheduler::reasoning_budget::ReasoningBudget;
 use crate::scheduler::sampler::{Forbid, Sampler, SamplingContext, Scratch};
 use crate::text::lines::LineEnd;
@@ -88,8 +88,8 @@ pub(crate) struct Sequence {
     pub(crate) cancel: CancelFlag,
     /// Order of arrival.
     pub(crate) arrival: u64,
-    /// Its draft.
-    pub(crate) lookup: PromptLookup,
+    /// Its drafts.
+    pub(crate) drafts: Drafts,
     /// Draft tokens that were computed.
     pub(crate) drafted: u32,
     /// Draft tokens that were accepted.
@@ -147,7 +147,7 @@ impl Sequence {
             skipped_steps: 0,
             cancel: job.cancel,
             arrival,
-            lookup: PromptLookup::new(),
+            drafts: Drafts::new(),
             drafted: 0,
             accepted: 0,
             saves: SavePositions::default(),
@@ -229,10 +229,12 @@ impl Sequence {
         self.tokens.len() as u32 >= self.tokens_max
     }
 
-    /// Drafts up to `count` tokens, as far as there is room for one more after them.
-    pub(crate) fn draft(&mut self, count: u32) {
+    /// Drafts up to `count` tokens from its text, as far as there is room for one more after them.
+    /// Returns how many there is room for.
+    pub(crate) fn draft(&mut self, count: u32) -> u32 {
         let room = self.tokens_max.saturating_sub(self.tokens.len() as u32 + 1);
-        self.lookup.update(&self.tokens, count.min(room) as usize);
+        self.drafts.update(&self.tokens, count.min(room) as usize);
+        count.min(room)
     }
 
     /// True if logprobs of its prompt are missing.

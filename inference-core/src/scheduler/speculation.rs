@@ -1,10 +1,13 @@
-//! PURE. Decides how many draft tokens ([`crate::scheduler::prompt_lookup`]) a decode step computes
-//! along with the last token of each sequence.
+//! PURE. Decides how many draft tokens ([`crate::scheduler::drafts`]) a decode step computes along
+//! with the last token of each sequence.
 //!
-//! An accepted draft token saves a step; each row makes this one longer. The controller times steps
-//! by their number of rows and picks the drafts with the most expected tokens per second. It also
-//! keeps a time budget: drafts may lose a small part of the decoding time against steps without
-//! them, and pause when the budget is used up.
+//! An accepted draft token saves a step; each row makes this one longer, and so does a draft model.
+//! The controller times steps by their number of rows, and the draft model's, and picks the drafts
+//! with the most expected tokens per second. It also keeps a time budget: drafts may lose a small
+//! part of the decoding time against steps without them, and pause when the budget is used up.
+//!
+//! Before a draft model can draft, it must compute the text so far. That may take as long as dozens
+//! of steps, so it is paid from savings: what the budget does not hold of the time gained.
 //!
 //! Every token is sampled as always, with its own random numbers, from logits that follow from the
 //! tokens before it. So drafts change when a token is computed, but not which one.
@@ -32,14 +35,23 @@ const ACCEPTANCE_MIN: f32 = 0.05;
 const DRAFTED_STEPS_MAX: u32 = 32;
 /// Times that were not measured in as many steps are forgotten: the machine may have been busy.
 const STEPS_REMEMBERED: u32 = 256;
+/// Bound of the savings, in steps without drafts: enough for a draft model a tenth of the size and
+/// a text of some thousand tokens.
+const SAVINGS_STEPS: f32 = 256.0;
+/// Savings at the beginning, to find out what a draft model gains.
+const SAVINGS_STEPS_FIRST: f32 = 32.0;
+/// Most sequences of a step with drafts of a draft model: more fill its rows themselves.
+pub(crate) const MODELED_MAX: usize = 4;
 
 /// A sequence that may get a draft.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
     /// Probability that a draft token is accepted if the ones before it are: 0 to 1.
     pub(crate) acceptance: f32,
-    /// Tokens of the draft.
+    /// Tokens of the draft, or that may be drafted.
     pub(crate) tokens: u32,
+    /// True if a draft model drafts them, one step of it for each token.
+    pub(crate) is_modeled: bool,
 }
 
 /// A decode step that was computed, with or without drafts.
@@ -50,7 +62,10 @@ pub(crate) struct DecodeStep {
     pub(crate) rows: u32,
     /// Tokens that were sampled.
     pub(crate) tokens: u32,
+    /// Seconds of the batch.
     pub(crate) seconds: f32,
+    /// Seconds of the draft model before it.
+    pub(crate) drafting: f32,
 }
 
 /// What has been measured so far. See the module.
@@ -65,14 +80,31 @@ pub(crate) struct Speculation {
     drafted_steps: u32,
     /// Time budget: seconds that drafts may lose.
     budget: f32,
+    /// Seconds that a draft model may take for the text before a draft.
+    savings: f32,
+    /// Seconds that it takes for a token of that text; 0 if unknown.
+    catch_up_row: f32,
+    /// Seconds of a step of the draft model by number of sequences; 0 if unknown.
+    draft_steps: [f32; MODELED_MAX + 1],
+    /// True if the draft model was timed since the last time that some times were forgotten.
+    is_model_recent: bool,
 }
 
 impl Speculation {
     /// Starts without measurements.
     pub(crate) fn new() -> Self {
         const COUNTS: usize = ROWS_MAX as usize + 1;
-        let (seconds, is_recent) = ([0.0; COUNTS], [false; COUNTS]);
-        Self { seconds, is_recent, steps: 0, drafted_steps: 0, budget: 0.0 }
+        Self {
+            seconds: [0.0; COUNTS],
+            is_recent: [false; COUNTS],
+            steps: 0,
+            drafted_steps: 0,
+            budget: 0.0,
+            savings: 0.0,
+            catch_up_row: 0.0,
+            draft_steps: [0.0; MODELED_MAX + 1],
+            is_model_recent: false,
+        }
     }
 
     /// How many draft tokens of each sequence to compute, in a step of at most `rows_max` rows.
@@ -84,7 +116,10 @@ impl Speculation {
         }
         let most_timed = (1..=ROWS_MAX).rev().find(|rows| self.timed(*rows) > 0.0).unwrap_or(1);
         let rows_max = rows_max.min(ROWS_MAX).min(GROWTH_MAX * most_timed);
+        let modeled = sequences.iter().filter(|candidate| candidate.is_modeled).count();
+        let draft_step = self.draft_steps.get(modeled).copied().unwrap_or(f32::INFINITY);
         let (mut best, mut best_rate) = (drafts.clone(), GAIN_MIN * sequences.len() as f32 / plain);
+        let mut draft_steps = 0;
         let mut tokens = sequences.len() as f32;
         for rows in sequences.len() as u32 + 1..=rows_max {
             let chance = |i: &usize| sequences[*i].acceptance.powi(drafts[*i] as i32 + 1);
@@ -98,7 +133,11 @@ impl Speculation {
             }
             tokens += gained;
             drafts[likeliest] += 1;
-            let rate = tokens / self.estimate(rows);
+            if sequences[likeliest].is_modeled {
+                draft_steps = draft_steps.max(drafts[likeliest]);
+            }
+            let drafting = if draft_steps == 0 { 0.0 } else { draft_steps as f32 * draft_step };
+            let rate = tokens / (self.estimate(rows) + drafting);
             if rate > best_rate {
                 (best, best_rate) = (drafts.clone(), rate);
             }
@@ -117,9 +156,16 @@ impl Speculation {
             }
         } else {
             self.drafted_steps += 1;
-            self.budget += step.tokens as f32 / step.sequences as f32 * plain - step.seconds;
+            let spent = step.seconds + step.drafting;
+            self.budget += step.tokens as f32 / step.sequences as f32 * plain - spent;
         }
-        let most = BUDGET_STEPS * if plain == 0.0 { step.seconds } else { plain };
+        let one = if plain == 0.0 { step.seconds } else { plain };
+        if self.steps == 0 {
+            self.savings = SAVINGS_STEPS_FIRST * one;
+        }
+        let most = BUDGET_STEPS * one;
+        let saved = self.savings + (self.budget - most).max(0.0);
+        self.savings = saved.min(SAVINGS_STEPS * one);
         self.budget = self.budget.clamp(-most, most);
         if let Some(seconds) = self.seconds.get_mut(step.rows as usize) {
             smooth(seconds, step.seconds);
@@ -130,6 +176,29 @@ impl Speculation {
             for (seconds, is_recent) in self.seconds.iter_mut().zip(&mut self.is_recent) {
                 *seconds = if std::mem::take(is_recent) { *seconds } else { 0.0 };
             }
+            if !std::mem::take(&mut self.is_model_recent) {
+                (self.catch_up_row, self.draft_steps) = (0.0, [0.0; MODELED_MAX + 1]);
+            }
+        }
+    }
+
+    /// True if a draft model may compute as many tokens of a text to draft what follows.
+    pub(crate) fn can_catch_up(&self, tokens: u32) -> bool {
+        self.savings > 0.0 && self.savings >= self.catch_up_row * tokens as f32
+    }
+
+    /// Records that a draft model has computed tokens of a text.
+    pub(crate) fn record_catch_up(&mut self, tokens: u32, seconds: f32) {
+        self.savings -= seconds;
+        self.is_model_recent = true;
+        smooth(&mut self.catch_up_row, seconds / tokens.max(1) as f32);
+    }
+
+    /// Records that a draft model has drafted, in as many steps as its longest draft has tokens.
+    pub(crate) fn record_drafting(&mut self, sequences: usize, steps: u32, seconds: f32) {
+        self.is_model_recent = true;
+        if let Some(step) = self.draft_steps.get_mut(sequences) {
+            smooth(step, seconds / steps.max(1) as f32);
         }
     }
 
@@ -159,6 +228,9 @@ mod tests {
     use rand_core::{Rng, SeedableRng};
     use rand_pcg::Pcg64;
 
+    const PLAIN: DecodeStep =
+        DecodeStep { sequences: 1, rows: 1, tokens: 1, seconds: 0.01, drafting: 0.0 };
+
     /// Runs decode steps of some sequences whose draft tokens are accepted with a chance, on a
     /// machine that takes `cost(rows)` seconds. Returns the tokens per second, as a part of those
     /// without drafts.
@@ -167,13 +239,18 @@ mod tests {
         let mut speculation = Speculation::new();
         let (mut tokens, mut seconds, steps) = (0, 0.0, 2000);
         for _ in 0..steps {
-            let all = vec![Candidate { acceptance: chance, tokens: 15 }; sequences as usize];
+            let all = vec![
+                Candidate { acceptance: chance, tokens: 15, is_modeled: false };
+                sequences as usize
+            ];
             let drafts = speculation.drafts(&all, 64);
             let mut is_hit = || (random.next_u32() as f32 / u32::MAX as f32) < chance;
             let sampled: u32 =
                 drafts.iter().map(|n| 1 + (0..*n).take_while(|_| is_hit()).count() as u32).sum();
             let rows = sequences + drafts.iter().sum::<u32>();
-            let step = DecodeStep { sequences, rows, tokens: sampled, seconds: cost(rows) };
+            let batch = cost(rows);
+            let step =
+                DecodeStep { sequences, rows, tokens: sampled, seconds: batch, drafting: 0.0 };
             speculation.record(step);
             (tokens, seconds) = (tokens + sampled, seconds + step.seconds);
         }
@@ -211,10 +288,11 @@ mod tests {
         let mut speculation = Speculation::new();
         let (mut tokens, mut seconds) = (0, 0.0);
         for _ in 0..5000 {
-            let drafts = speculation.drafts(&[Candidate { acceptance: 0.99, tokens: 15 }], 64);
+            let sure = Candidate { acceptance: 0.99, tokens: 15, is_modeled: false };
+            let drafts = speculation.drafts(&[sure], 64);
             let rows = 1 + drafts[0];
             // None is ever right.
-            let step = DecodeStep { sequences: 1, rows, tokens: 1, seconds: machine(rows) };
+            let step = DecodeStep { rows, seconds: machine(rows), ..PLAIN };
             speculation.record(step);
             (tokens, seconds) = (tokens + 1, seconds + step.seconds);
         }
@@ -222,13 +300,72 @@ mod tests {
         assert!(speed > 0.985, "{speed}");
     }
 
+    /// Like [`speed`], with a draft model whose steps and tokens take a part of a step's time, for
+    /// responses of `response` tokens after texts of `prompt` tokens.
+    fn modeled_speed(
+        chance: f32,
+        (step, token): (f32, f32),
+        (prompt, response): (u32, u32),
+    ) -> f32 {
+        let mut random = Pcg64::seed_from_u64(7);
+        let mut speculation = Speculation::new();
+        let (mut tokens, mut seconds, plain) = (0, 0.0, machine(1));
+        for _ in 0..200 {
+            let (mut behind, mut left) = (prompt, response);
+            while left > 0 {
+                let is_ready = behind == 0 || speculation.can_catch_up(behind);
+                let wanted = if is_ready { 15.min(left - 1) } else { 0 };
+                let candidate = Candidate { acceptance: chance, tokens: wanted, is_modeled: true };
+                let mut drafts = speculation.drafts(&[candidate], 64)[0];
+                if drafts > 0 && behind > 0 {
+                    let rows = behind.min(64);
+                    speculation.record_catch_up(rows, rows as f32 * token * plain);
+                    (behind, drafts) = (behind - rows, 0);
+                    seconds += rows as f32 * token * plain;
+                }
+                let drafting = drafts as f32 * step * plain;
+                if drafts > 0 {
+                    speculation.record_drafting(1, drafts, drafting);
+                }
+                let mut is_hit = || (random.next_u32() as f32 / u32::MAX as f32) < chance;
+                let sampled = 1 + (0..drafts).take_while(|_| is_hit()).count() as u32;
+                let seconds_of_batch = machine(1 + drafts);
+                speculation.record(DecodeStep {
+                    sequences: 1,
+                    rows: 1 + drafts,
+                    tokens: sampled,
+                    seconds: seconds_of_batch,
+                    drafting,
+                });
+                left -= sampled;
+                (tokens, seconds) = (tokens + sampled, seconds + seconds_of_batch + drafting);
+            }
+        }
+        tokens as f32 / seconds * plain
+    }
+
+    #[test]
+    fn a_draft_model_a_tenth_of_the_size_pays_off_and_another_costs_next_to_nothing() {
+        let small = (0.1, 0.02);
+        assert!(modeled_speed(0.8, small, (100, 200)) > 1.5);
+        assert!(modeled_speed(0.7, small, (1000, 300)) > 1.2);
+        for chance in [0.0, 0.2, 0.4, 0.7, 0.95] {
+            for cost in [small, (0.3, 0.1), (1.0, 0.5)] {
+                for sizes in [(20, 50), (1000, 50), (1000, 300), (8000, 100)] {
+                    let speed = modeled_speed(chance, cost, sizes);
+                    assert!(speed > 0.98, "{chance}, {cost:?}, {sizes:?}: {speed}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_time_that_was_measured_on_a_busy_machine_is_forgotten() {
         let mut speculation = Speculation::new();
-        let plain = DecodeStep { sequences: 1, rows: 1, tokens: 1, seconds: 0.01 };
+        let plain = PLAIN;
         speculation.record(plain);
         speculation.record(DecodeStep { rows: 2, seconds: 1.0, tokens: 2, ..plain });
-        let sure = [Candidate { acceptance: 0.9, tokens: 1 }];
+        let sure = [Candidate { acceptance: 0.9, tokens: 1, is_modeled: false }];
         (0..450).for_each(|_| speculation.record(plain));
         assert_eq!(speculation.drafts(&sure, 64), [0], "it took too long");
         (0..64).for_each(|_| speculation.record(plain));
@@ -238,8 +375,8 @@ mod tests {
     #[test]
     fn a_step_without_drafts_comes_now_and_then_and_rows_have_a_limit() {
         let mut speculation = Speculation::new();
-        let step = DecodeStep { sequences: 2, rows: 2, tokens: 2, seconds: 0.01 };
-        let sure = [Candidate { acceptance: 1.0, tokens: 15 }; 2];
+        let step = DecodeStep { sequences: 2, rows: 2, tokens: 2, ..PLAIN };
+        let sure = [Candidate { acceptance: 1.0, tokens: 15, is_modeled: false }; 2];
         assert_eq!(speculation.drafts(&sure, 64), [0, 0], "nothing is known");
         speculation.record(step);
         let mut all = Vec::new();

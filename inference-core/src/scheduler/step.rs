@@ -2,12 +2,13 @@
 //!
 //! [`Engine`] owns the model, the bookkeeping of its KV cells, and every sequence. One thread
 //! ([`crate::scheduler::engine_thread`]) or a test drives it; time is an argument, events go to a
-//! callback. [`admission`] decides which requests get slots, [`sampling`] handles what was
-//! computed, and [`saving`] keeps states for later prompts, in
+//! callback. [`admission`] decides which requests get slots, [`drafting`] which tokens are computed
+//! ahead, [`sampling`] handles what was computed, and [`saving`] keeps states for later prompts, in
 //! [`saved_states`] and [`files`].
 
 use std::time::Duration;
 
+use crate::scheduler::draft_model::DraftModel;
 use crate::scheduler::engine_thread::Emit;
 use crate::scheduler::engine_thread::StepEngine;
 use crate::scheduler::kv_pool::KvPool;
@@ -26,6 +27,7 @@ use crate::types::request::{
 };
 
 mod admission;
+mod drafting;
 mod files;
 mod sampling;
 mod saved_states;
@@ -33,6 +35,7 @@ mod saving;
 #[cfg(test)]
 mod tests;
 
+use drafting::DraftTime;
 use files::FileWaits;
 use saved_states::SavedStates;
 
@@ -49,6 +52,7 @@ pub struct Engine<M> {
     pace: StepPace,
     /// Decides on drafts, if there are any.
     speculation: Option<Speculation>,
+    draft_model: Option<DraftModel<M>>,
     queue: FairQueue<Job>,
     /// The request at the head of the queue, while it lacks KV cells.
     next: Option<Job>,
@@ -77,6 +81,7 @@ impl<M: Model> Engine<M> {
             file_waits: FileWaits::default(),
             pace: StepPace::new(shape.slots),
             speculation: None,
+            draft_model: None,
             queue: FairQueue::new(queue_max),
             next: None,
             preempted: Vec::new(),
@@ -95,6 +100,14 @@ impl<M: Model> Engine<M> {
     /// tokens.
     pub fn with_speculation(mut self, is_on: bool) -> Self {
         self.speculation = (is_on && self.shape.can_truncate).then(Speculation::new);
+        self
+    }
+
+    /// Adds a small model that drafts what this one may say, side by side for as many sequences as
+    /// it has slots. It needs speculation, and must be able to truncate its sequences.
+    pub fn with_draft_model(mut self, model: M) -> Self {
+        let can_draft = self.speculates() && model.shape().can_truncate;
+        self.draft_model = can_draft.then(|| DraftModel::new(model, self.shape.vocabulary));
         self
     }
 
@@ -149,7 +162,7 @@ impl<M: Model> Engine<M> {
                 });
             }
             let after = sequence.position() + share.rows;
-            let drafts = sequence.lookup.draft().iter().take(share.drafted as usize);
+            let drafts = sequence.drafts.tokens().iter().take(share.drafted as usize);
             self.rows.extend((after..).zip(drafts).map(|(position, token)| Row {
                 seq: sequence.seq,
                 position,
@@ -256,7 +269,12 @@ impl<M: Model> Engine<M> {
     }
 
     /// Records how long a step took; returns it if no prompt was in it.
-    fn record_timing(&mut self, shares: &[SlotRows], spent: Duration) -> Option<DecodeStep> {
+    fn record_timing(
+        &mut self,
+        shares: &[SlotRows],
+        spent: Duration,
+        ahead: DraftTime,
+    ) -> Option<DecodeStep> {
         let is_decoding = |share: &&SlotRows| {
             self.slots[share.slot as usize].as_ref().is_some_and(Sequence::is_decoding)
         };
@@ -272,22 +290,25 @@ impl<M: Model> Engine<M> {
             0 => seconds,
             _ => self.pace.decode_seconds(decoding).min(seconds),
         };
-        self.stats.decode_seconds += f64::from(decode_part);
+        let drafting = ahead.drafting.as_secs_f32();
+        let ahead = drafting + ahead.catching_up.as_secs_f32();
+        self.stats.decode_seconds += f64::from(decode_part + ahead);
         self.stats.prefill_seconds += f64::from(seconds - decode_part);
         match drafted {
             0 => self.pace.record_step(decoding, prefilled, seconds),
-            _ => self.pace.record_drafted_step(decoding, seconds),
+            _ => self.pace.record_drafted_step(decoding, seconds + ahead),
         }
         // Only a pure decode or prefill step measures its kind.
         if decoding == 0 {
             smooth(&mut self.stats.prefill_tokens_per_second, prefilled as f32 / seconds);
         }
-        let step = DecodeStep { sequences: decoding, rows: decoding + drafted, tokens: 0, seconds };
+        let rows = decoding + drafted;
+        let step = DecodeStep { sequences: decoding, rows, tokens: 0, seconds, drafting };
         (prefilled == 0).then_some(step)
     }
 
     fn record_decode(&mut self, step: DecodeStep) {
-        let speed = step.tokens as f32 / step.seconds;
+        let speed = step.tokens as f32 / (step.seconds + step.drafting);
         smooth(&mut self.stats.decode_tokens_per_second, speed);
         if let Some(speculation) = &mut self.speculation {
             speculation.record(step);
@@ -348,7 +369,7 @@ impl<M: Model> StepEngine for Engine<M> {
         if shares.is_empty() {
             return self.wait_for_file();
         }
-        self.draft(&mut shares);
+        let ahead = self.draft(&mut shares, clock);
         self.collect_rows(&shares);
         self.evict_for(self.rows.len() as u32);
         let begun = clock();
@@ -363,7 +384,7 @@ impl<M: Model> StepEngine for Engine<M> {
         self.stats.slot_steps += shares.len() as u64;
         match decoded {
             Ok(Decoded::Whole) => {
-                let step = self.record_timing(&shares, spent);
+                let step = self.record_timing(&shares, spent, ahead);
                 self.emit_prompt_logprobs(&shares, emit);
                 self.record_rows(&shares);
                 self.save_due(&shares);

@@ -125,6 +125,12 @@ impl<M: Model> Bench<M> {
         self
     }
 
+    /// Adds a draft model, which needs speculation.
+    pub fn with_draft_model(mut self, model: M) -> Self {
+        self.engine = self.engine.with_draft_model(EndlessModel::new(model));
+        self
+    }
+
     /// Submits a request; returns its id.
     pub fn submit(&mut self, prompt: Vec<Token>, max_tokens: u32, sampling: Sampling) -> RequestId {
         let id = self.timings.len() as RequestId;

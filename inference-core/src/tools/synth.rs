@@ -56,6 +56,14 @@ pub struct ModelShape {
     ranks: bool,
 }
 
+impl ModelShape {
+    /// The same model without the layers after the first ones: a draft model of it. `None` if it
+    /// has fewer, or that are none.
+    pub fn with_layers(self, layers: u32) -> Option<Self> {
+        (1..=self.layers).contains(&layers).then_some(Self { layers, ..self })
+    }
+}
+
 /// Storage types of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quant {
@@ -300,6 +308,20 @@ mod tests {
                 assert!(synth.file_bytes() > 100_000, "{} {}", shape.name, quant.name);
             }
         }
+    }
+
+    #[test]
+    fn the_first_layers_of_a_model_are_those_of_the_whole_one() {
+        let file = |shape: &ModelShape| {
+            let mut file = Vec::new();
+            Synth::new(shape, &QUANTS[1]).unwrap().write(&mut file, |_| {}).unwrap();
+            file
+        };
+        let (whole, first) = (file(&SHAPES[0]), file(&SHAPES[0].with_layers(1).unwrap()));
+        let weights = &first[first.len() - 100_000..];
+        assert!(whole.windows(weights.len()).any(|part| part == weights));
+        assert_eq!(SHAPES[0].with_layers(0), None);
+        assert_eq!(SHAPES[0].with_layers(3), None);
     }
 
     #[test]

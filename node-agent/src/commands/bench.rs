@@ -35,6 +35,9 @@ use roofline::{Peaks, Work};
 pub(crate) struct BenchArgs {
     /// Model file (GGUF); `synth` writes one of any size
     pub model: PathBuf,
+    /// Draft model (GGUF) to measure as well, in a text of which it knows a part [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub draft_model: Option<PathBuf>,
     /// Compute threads [default: the physical cores this process may use]
     #[arg(long)]
     pub threads: Option<u32>,
@@ -110,9 +113,10 @@ pub(crate) fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
     let default = if std::io::stdout().is_terminal() { Format::Table } else { Format::Json };
     let cores = inference_core::hardware::compute_threads() as u32;
     let threads = args.threads.unwrap_or(cores);
+    let steps = runner::steps(args.rounds, args.draft_model.is_some());
     let show = Show {
         format: args.format.unwrap_or(default),
-        bar: Progress::new(Some(runner::steps(args.rounds) + 1 + u64::from(args.rounds))),
+        bar: Progress::new(Some(steps + 1 + u64::from(args.rounds))),
         figures: RefCell::default(),
     };
     let how = format!("threads; kernels {}", kernel.name());
@@ -132,7 +136,7 @@ pub(crate) fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
     for figure in kernels::measure(&args.model, setup, args.rounds, &show)? {
         show.add(figure)?;
     }
-    runner::measure(&args.model, setup, &show)?;
+    runner::measure((&args.model, args.draft_model.as_deref()), setup, &show)?;
     let limits = show.figures.borrow().limits(|step| work.limit(step, peaks));
     for figure in limits {
         show.add(figure)?;

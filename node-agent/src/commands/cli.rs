@@ -146,6 +146,9 @@ pub(crate) struct EngineArgs {
     /// Model file.
     #[arg(long)]
     pub model: PathBuf,
+    /// Draft model's file.
+    #[arg(long)]
+    pub draft_model: Option<PathBuf>,
     /// Everything else, as JSON.
     #[arg(long)]
     pub options: String,

@@ -19,6 +19,9 @@ pub(crate) struct SynthArgs {
     #[arg(long, value_name = "NAME", default_value = "q4_0",
         value_parser = QUANTS.iter().map(|q| q.name).collect::<Vec<_>>())]
     pub quant: String,
+    /// Write only as many layers, the first ones: a draft model of the whole [default: all]
+    #[arg(long)]
+    pub layers: Option<u32>,
     /// Name of the pre-tokenizer, as in llama.cpp
     #[arg(long, value_name = "NAME", default_value = DEFAULT_PRE,
         value_parser = PRE_TOKENIZERS.concat())]
@@ -34,10 +37,12 @@ impl SynthArgs {
     /// Writes the file. Deletes a file that could not be finished.
     pub(crate) fn run(&self) -> Result<(), Failed> {
         let shape = SHAPES.iter().find(|s| s.name == self.shape);
-        let shape = shape.ok_or_else(|| Failed::data("unknown shape"))?;
+        let shape = *shape.ok_or_else(|| Failed::data("unknown shape"))?;
+        let shape = self.layers.map_or(Some(shape), |layers| shape.with_layers(layers));
+        let shape = shape.ok_or_else(|| Failed::data("--layers: the model has fewer, or 0"))?;
         let quant = QUANTS.iter().find(|q| q.name == self.quant);
         let quant = quant.ok_or_else(|| Failed::data("unknown quantization"))?;
-        let synth = Synth::with_pre(shape, quant, &self.pre).map_err(Failed::data)?;
+        let synth = Synth::with_pre(&shape, quant, &self.pre).map_err(Failed::data)?;
         let fail = |e: std::io::Error| Failed::data(format_args!("{}: {e}", self.out.display()));
         let mut options = OpenOptions::new();
         options.write(true).truncate(true).create(self.force).create_new(!self.force);

@@ -5,7 +5,10 @@
 //! not fit.
 
 pub(crate) mod setting;
+mod settings_error;
 pub(crate) mod tuned;
+
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -16,7 +19,7 @@ use inference_core::llama::{BATCH_ROWS, FlashAttention, KvType, POLL, Pooling};
 use inference_core::model_file::gguf::Header;
 use inference_core::model_file::memory_plan::layout::{EmbeddingBatching, Layout};
 use inference_core::model_file::memory_plan::{
-    LoadMode, MachineFacts, PlanFailure, RequestedSettings, plan,
+    LoadMode, MachineFacts, PlanFailure, RequestedSettings, draft, plan,
 };
 
 use crate::engine::flags::tuned::{Fixed, Tuned};
@@ -26,6 +29,7 @@ use crate::engine::plan_facts::facts;
 use crate::engine::sandbox;
 use crate::engine::template::TemplateChoice;
 use setting::{Setting, Source};
+pub(crate) use settings_error::SettingsError;
 
 /// Context of one request in tokens if the model does not tell its own, and at most without a
 /// memory plan. More than this is chosen only if memory stays free.
@@ -80,9 +84,14 @@ pub(crate) struct EngineFlags {
     #[arg(long, env = "FLOTILLA_SAVED_PREFIX_MIB", value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=SAVED_PREFIX_MIB_MAX))]
     pub saved_prefix_mib: Option<u64>,
     /// Disable speculative decoding: compute each response one token at a time, even where it
-    /// repeats its prompt or itself
+    /// repeats its prompt or itself, or a draft model knows it
     #[arg(long, env = "FLOTILLA_NO_SPECULATION", value_parser = FalseyValueParser::new())]
     pub no_speculation: bool,
+    /// Draft model (GGUF): a small model of the same family, a tenth of the size or less, that
+    /// drafts what the large one may say, where that is faster. Responses stay the same
+    /// [default: none]
+    #[arg(long, env = "FLOTILLA_DRAFT_MODEL", value_name = "FILE")]
+    pub draft_model: Option<PathBuf>,
     /// Pooling of an embedding model: mean, cls, last, or rank for a reranking model
     /// [default: as in the model file; without either, the model generates text]
     #[arg(long, env = "FLOTILLA_POOLING")]
@@ -115,45 +124,6 @@ pub(crate) struct EngineFlags {
     #[arg(long, env = "FLOTILLA_NO_MEMORY_PLAN", value_parser = FalseyValueParser::new())]
     pub no_memory_plan: bool,
 }
-
-/// Why the flags cannot be used with a model on this machine.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum SettingsError {
-    /// Quantized values, and no flash attention.
-    QuantizedWithoutFlashAttention,
-    /// This list of CPUs cannot be parsed.
-    Cpus(String),
-    /// More context tokens than this, which the model was trained for, or too few.
-    ContextTokens(u32),
-    /// Fewer KV cells than this, which one request needs, or too many.
-    KvCells(u32),
-    /// The sizes do not fit into memory, with what the memory plan says about it.
-    DoesNotFit(String),
-}
-
-impl std::fmt::Display for SettingsError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::QuantizedWithoutFlashAttention => {
-                write!(f, "--kv-type: quantized values need flash attention")
-            }
-            Self::Cpus(list) => {
-                write!(f, "--cpus '{list}': expected numbers and ranges such as 0-3,8")
-            }
-            Self::ContextTokens(most) => {
-                write!(f, "--context-tokens must be {CONTEXT_MIN} to {most} for this model")
-            }
-            Self::KvCells(least) => {
-                write!(f, "--kv-cells must be {least} (one request) to {KV_CELLS_MAX}")
-            }
-            Self::DoesNotFit(why) => {
-                write!(f, "{why} (use --no-memory-plan to load it anyway)")
-            }
-        }
-    }
-}
-
-impl std::error::Error for SettingsError {}
 
 impl EngineFlags {
     /// Resolves the engine's options, including those tuned for this machine, and logs where each
@@ -198,7 +168,13 @@ impl EngineFlags {
         let asked = self.threads.or(cpus.as_ref().map(|list| list.len() as u32));
         let tried = tuned.map(|t| t.candidate);
         let threads = Setting::of(asked, tried.map(|c| c.threads), machine.threads as u32);
-        let facts = MachineFacts { threads: u64::from(threads.value), ..facts(&machine) };
+        let facts = facts(&machine);
+        let draft_bytes = self.draft_bytes(&facts)?;
+        let facts = MachineFacts {
+            threads: u64::from(threads.value),
+            available_bytes: facts.available_bytes.saturating_sub(draft_bytes),
+            ..facts
+        };
         let tried_attention = tried.map(|c| c.flash_attention);
         let attention = Setting::of(self.flash_attention, tried_attention, FlashAttention::Auto);
         let batch_rows = Setting::of(self.batch_rows, tried.map(|c| c.batch_rows), BATCH_ROWS);
@@ -239,6 +215,7 @@ impl EngineFlags {
             saved_prefix_bytes: sizes.saved_prefix_bytes,
             prefix_disk: None,
             speculation: !self.no_speculation,
+            draft_model: self.draft_model().map(Path::to_path_buf),
             pooling: self.pooling,
             threads: threads.value,
             cpus,
@@ -246,10 +223,26 @@ impl EngineFlags {
             huge_pages: !self.no_huge_pages,
             batch_rows: batch_rows.value,
             poll: poll.value,
-            planned_bytes: sizes.planned_bytes,
+            planned_bytes: sizes.planned_bytes.map(|bytes| bytes + draft_bytes),
             template: TemplateChoice::default(),
         };
         Ok((options, origins))
+    }
+
+    fn draft_model(&self) -> Option<&Path> {
+        self.draft_model.as_deref().filter(|_| !self.no_speculation)
+    }
+
+    /// Memory that the draft model takes, as far as it is known.
+    fn draft_bytes(&self, facts: &MachineFacts) -> Result<u64, SettingsError> {
+        let Some(path) = self.draft_model() else { return Ok(0) };
+        let files = ModelFiles::open(path).map_err(SettingsError::Draft)?;
+        let bytes = draft::bytes(files.header(), facts, self.load).unwrap_or_else(|why| {
+            tracing::warn!("no memory plan for the draft model: {why}");
+            0
+        });
+        tracing::info!(file = %path.display(), bytes, "draft model");
+        Ok(bytes)
     }
 
     /// Settings that tuning must not change.
@@ -389,6 +382,7 @@ impl EngineFlags {
             prefix_cache: !self.no_prefix_cache,
             saved_prefix_bytes: self.saved_prefix_mib.map(|mib| mib << 20),
             embedding_batching: case.vectors,
+            whole_windows: false,
         }
     }
 

@@ -1,6 +1,7 @@
 //! A child process that measures: this executable with a hidden command. Questions and answers are
 //! lines of JSON, so whatever kills the child costs only one answer.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -29,6 +30,8 @@ const ANSWERS_MAX: usize = 4;
 pub(crate) struct ChildArgs {
     /// Model file.
     pub model: PathBuf,
+    /// Draft model's file.
+    pub draft_model: Option<PathBuf>,
     /// Everything else, as JSON.
     #[arg(long)]
     pub options: String,
@@ -169,10 +172,23 @@ pub(crate) fn load_confined(
     kernel: Kernel,
     mode: LoadMode,
 ) -> Result<Weights, String> {
-    let files = ModelFiles::open(model).map_err(|e| e.to_string())?;
-    sandbox::confine(sandbox, files.parts(), None)?;
+    load_all_confined(&[model], sandbox, kernel, mode).map(|mut all| all.remove(0))
+}
+
+/// Like [`load_confined`], for several models.
+pub(crate) fn load_all_confined(
+    models: &[&Path],
+    sandbox: SandboxMode,
+    kernel: Kernel,
+    mode: LoadMode,
+) -> Result<Vec<Weights>, String> {
+    let opened = models.iter().map(|model| ModelFiles::open(model).map_err(|e| e.to_string()));
+    let opened: Vec<ModelFiles> = opened.collect::<Result<_, _>>()?;
+    let all: Vec<&File> = opened.iter().flat_map(ModelFiles::parts).collect();
+    sandbox::confine(sandbox, &all, None)?;
     register(kernel);
-    Weights::load(&files.open_paths(), mode).map_err(|e| e.to_string())
+    let load = |f: &ModelFiles| Weights::load(&f.open_paths(), mode).map_err(|e| e.to_string());
+    opened.iter().map(load).collect()
 }
 
 /// In the child: writes an answer.

@@ -38,6 +38,9 @@ pub(crate) struct EngineOptions {
     pub prefix_disk: Option<PrefixDiskOptions>,
     /// Compute draft tokens along with the last one, where that is faster.
     pub speculation: bool,
+    /// Path of the draft model's file, if there is one: a separate argument, too.
+    #[serde(skip)]
+    pub draft_model: Option<PathBuf>,
     /// Pooling type for an embedding model whose file does not give it.
     pub pooling: Option<Pooling>,
     /// Storage type of keys and values.
@@ -76,6 +79,7 @@ impl EngineOptions {
             saved_prefix_bytes: 1 << 20,
             prefix_disk: None,
             speculation: true,
+            draft_model: None,
             pooling: None,
             kv_type: KvType::F16,
             flash_attention: FlashAttention::Auto,

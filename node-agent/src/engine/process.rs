@@ -13,8 +13,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use inference_core::llama::{
-    ContextOptions, EmbedOptions, LlamaEmbedder, LlamaModel, LlamaTokenizer, LoadError,
-    MappedFiles, Pooling, Weights, register,
+    ContextOptions, EmbedOptions, LlamaEmbedder, LlamaModel, LlamaTokenizer, LoadError, Pooling,
+    Weights, draft_model, register,
 };
 use inference_core::model_file::memory_plan::LoadMode;
 use inference_core::prepare::{IsWanted, Lane, PrepareError, Prepared, Preparer, RerankTemplate};
@@ -33,16 +33,16 @@ use crate::engine::ipc::{Command, EngineFacts, ModelFacts, Report, TemplateFacts
 use crate::engine::model_files::ModelFiles;
 use crate::engine::model_files::digest::Fingerprint;
 use crate::engine::options::EngineOptions;
-use crate::engine::prefix_disk;
-use crate::engine::sandbox::{self, Sandbox, escape};
+use crate::engine::sandbox::escape;
 
 mod inbox;
+mod opened;
 mod prefixes;
 mod reports;
 mod watch;
 
 use inbox::{Inbox, Submit};
-use prefixes::Prefixes;
+use opened::{Confined, Files};
 use reports::write_reports;
 use watch::{CHANGED, watch};
 
@@ -66,7 +66,7 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
         stay_on(cpus)?;
     }
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let model = open(&options);
+    let opened = opened::open(&options);
     let finisher = Arc::default();
     let (reports, outbox) = sync_channel(REPORTS_MAX);
     let inbox = Arc::new(Inbox::default());
@@ -75,7 +75,7 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
     std::thread::Builder::new()
         .name("reports".into())
         .spawn(move || write_reports(writer, &outbox))?;
-    match model {
+    match opened {
         Ok((files, confined)) => {
             let (reports, flags, submits) = (reports.clone(), flags.clone(), inbox.clone());
             let finisher = Arc::clone(&finisher);
@@ -90,26 +90,6 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
     let read = read_commands(socket, &inbox, &reports, &flags, &finisher);
     end_process();
     read
-}
-
-/// Opens the model's files, if they are the intended ones, and the folder of saved prefixes, and
-/// confines this process to them.
-fn open(options: &EngineOptions) -> Result<(ModelFiles, Confined), String> {
-    let files = ModelFiles::open(&options.model).map_err(|e| e.to_string())?;
-    let mapped = MappedFiles::new(files.parts()).ok();
-    if files.digest() != options.digest {
-        return Err("the model file was replaced while the engine started".into());
-    }
-    let prefixes = prefix_disk::open(options);
-    let folder = prefixes.iter().flatten().map(|(folder, _)| folder.handle()).next();
-    let sandbox = sandbox::confine(options.sandbox, files.parts(), folder)?;
-    let prefixes = match &prefixes {
-        Ok(Some(_)) if !sandbox.allows_writing() => {
-            Err("the engine's sandbox needs Landlock for it, or --sandbox off".into())
-        }
-        _ => prefixes,
-    };
-    Ok((files, Confined { sandbox, prefixes, mapped }))
 }
 
 fn read_commands(
@@ -178,14 +158,6 @@ fn end_process() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
 }
 
-/// What this process has opened before it was confined.
-struct Confined {
-    sandbox: Sandbox,
-    prefixes: Prefixes,
-    /// The model's files, unless the system hides its mappings.
-    mapped: Option<MappedFiles>,
-}
-
 /// The threads that load the model and turn requests into jobs.
 struct Prompts {
     options: EngineOptions,
@@ -197,7 +169,7 @@ struct Prompts {
 }
 
 impl Prompts {
-    fn run(mut self, mut files: ModelFiles, inbox: &Inbox) {
+    fn run(mut self, mut files: Files, inbox: &Inbox) {
         let _exit = ExitOnPanic;
         let (preparer, running) = match self.load(&mut files) {
             Ok(loaded) => loaded,
@@ -269,13 +241,14 @@ impl Prompts {
     }
 
     /// Loads the model and reports that, unless its files were changed meanwhile.
-    fn load(&mut self, files: &mut ModelFiles) -> Result<(Preparer, Running), String> {
+    fn load(&mut self, files: &mut Files) -> Result<(Preparer, Running), String> {
         let loaded = self.load_weights(files).map_err(|e| e.to_string())?;
         let Loaded { preparer, running, sizes, digest, speculates } = loaded;
         let embeds = matches!(running, Running::Embeds { .. });
         if files.detect_change().map_err(|e| e.to_string())? {
             return Err(CHANGED.into());
         }
+        let files = &files.model;
         let EngineOptions { slots, context_tokens, threads, kernel, .. } = self.options;
         let _ = self.reports.send(Report::Ready(EngineFacts {
             slots,
@@ -302,19 +275,24 @@ impl Prompts {
         Ok((preparer, running))
     }
 
-    fn load_weights(&mut self, files: &ModelFiles) -> Result<Loaded, LoadError> {
+    fn load_weights(&mut self, files: &Files) -> Result<Loaded, LoadError> {
         register(self.options.kernel);
+        let Files { model: files, draft } = files;
         let weights = Weights::load(&files.open_paths(), self.options.load)?;
+        let draft = draft.as_ref().map(|f| Weights::load(&f.open_paths(), self.options.load));
+        let draft = draft.transpose().map_err(|error| LoadError::Draft(Box::new(error)))?;
         let is_mapped = self.options.load == LoadMode::Mmap;
         if let Some(mapped) = self.confined.mapped.take().filter(|_| is_mapped) {
-            // Without it, the model needs more memory.
-            let _ = mapped.release_pages(&weights);
+            let loaded: Vec<&Weights> = [&weights].into_iter().chain(&draft).collect();
+            // Without it, the models need more memory.
+            let _ = mapped.release_pages(&loaded);
         }
         let pooling = self.options.pooling.or_else(|| weights.pooling());
         let (running, speculates) = match pooling {
             Some(Pooling::Rank) if !has_classifier(files) => return Err(LoadError::NoClassifier),
+            Some(_) if draft.is_some() => return Err(LoadError::DraftWithoutText),
             Some(pooling) => (self.start_embedder(&weights, pooling)?, false),
-            None => self.start_generator(&weights)?,
+            None => self.start_generator(&weights, draft)?,
         };
         let (bos, eos) = weights.bos_eos();
         let control = weights.control_texts();
@@ -334,7 +312,11 @@ impl Prompts {
     }
 
     /// Returns as well whether it may compute several tokens of a response at once.
-    fn start_generator(&mut self, weights: &Weights) -> Result<(Running, bool), LoadError> {
+    fn start_generator(
+        &mut self,
+        weights: &Weights,
+        draft: Option<Weights>,
+    ) -> Result<(Running, bool), LoadError> {
         let prefixes = std::mem::replace(&mut self.confined.prefixes, Ok(None));
         let disk = prefixes::start(prefixes, &self.options, &self.reports);
         let context = ContextOptions {
@@ -348,10 +330,17 @@ impl Prompts {
             flash_attention: self.options.flash_attention,
             batch_rows: self.options.batch_rows,
             poll: self.options.poll,
+            whole_windows: false,
         };
         let model = LlamaModel::new(weights.clone(), context)?;
+        let draft = draft.map(|weights| draft_model(&model, weights, context)).transpose()?;
         let mut engine = Engine::new(model, QUEUE_MAX).with_speculation(self.options.speculation);
         let speculates = engine.speculates();
+        match draft {
+            Some(_) if !speculates => return Err(LoadError::DraftWithoutTruncation),
+            Some(draft) => engine = engine.with_draft_model(draft),
+            None => {}
+        }
         let writes_files = disk.is_some();
         if let Some(disk) = disk {
             engine = prefixes::add(engine, disk);

@@ -115,7 +115,7 @@ impl std::fmt::Display for Sandbox {
 /// With [`SandboxMode::On`], if a part is unavailable.
 pub(crate) fn confine(
     mode: SandboxMode,
-    readable: &[File],
+    readable: &[&File],
     folder: Option<&File>,
 ) -> Result<Sandbox, String> {
     if mode == SandboxMode::Off {

@@ -5,6 +5,7 @@
 
 pub(crate) mod watchdog;
 
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -196,10 +197,13 @@ async fn stop_engine(stop: &CancellationToken, client: &EngineClient, has_files:
 fn spawn(options: &EngineOptions) -> std::io::Result<(Child, UnixStream)> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;
+    let draft = options.draft_model.iter();
+    let draft = draft.flat_map(|path| [OsStr::new("--draft-model"), path.as_os_str()]);
     let child = Process::from(executable::computing_child(options.huge_pages))
         .arg("engine")
         .arg("--model")
         .arg(&options.model)
+        .args(draft)
         .args(["--options", &serde_json::to_string(options)?])
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())

@@ -14,6 +14,7 @@ mod bucket;
 mod chat_template;
 mod disconnects;
 mod discovery;
+mod draft_model;
 mod embeddings;
 mod encryption;
 mod example_clients;

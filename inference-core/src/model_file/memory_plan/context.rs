@@ -51,6 +51,8 @@ pub(crate) struct ContextSizes {
     pub(crate) flash_attention: bool,
     /// True if every row yields an embedding and none yields logits.
     pub(crate) embeds: bool,
+    /// True if cells that have left a sliding window are not reused.
+    pub(crate) whole_windows: bool,
 }
 
 /// The storage type for keys and values with this name.
@@ -79,6 +81,9 @@ impl ContextSizes {
 
     /// KV cells of a layer with a sliding window: each sequence's window, and a batch.
     fn window_cells(&self, window: u64) -> u64 {
+        if self.whole_windows {
+            return self.padded_cells();
+        }
         let seen = window.saturating_mul(self.seq_ids).saturating_add(self.batch_rows);
         let seen = seen.min(self.padded_cells());
         seen.checked_next_multiple_of(CELLS_MULTIPLE).unwrap_or(u64::MAX)

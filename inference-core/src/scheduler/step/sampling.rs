@@ -1,12 +1,12 @@
-//! Sampling: drafts that a step computes, and the tokens that follow from the logits of its batch.
+//! Sampling: the tokens that follow from the logits of a step's batch.
 
 use std::time::Duration;
 
 use super::{Engine, token_logprob};
+use crate::scheduler::drafts::Outcome;
 use crate::scheduler::engine_thread::Emit;
 use crate::scheduler::planning::SlotRows;
-use crate::scheduler::sequence::{Sampled, Sequence};
-use crate::scheduler::speculation::{Candidate, ROWS_MAX};
+use crate::scheduler::sequence::Sampled;
 use crate::types::model::{Model, Slot};
 use crate::types::request::{Event, Failure, FinishReason, Token};
 
@@ -14,30 +14,6 @@ use crate::types::request::{Event, Failure, FinishReason, Token};
 type End = Result<FinishReason, Failure>;
 
 impl<M: Model> Engine<M> {
-    /// Adds drafts to a step in which all sequences decode.
-    pub(super) fn draft(&mut self, shares: &mut [SlotRows]) {
-        let Some(speculation) = &self.speculation else { return };
-        let decodes = |share: &SlotRows| {
-            self.slots[share.slot as usize].as_ref().is_some_and(Sequence::is_decoding)
-        };
-        let sequences = shares.len() as u32;
-        let may_draft = sequences < ROWS_MAX && shares.iter().all(decodes);
-        let count = if may_draft { ROWS_MAX } else { 0 };
-        let mut candidates = Vec::with_capacity(shares.len());
-        for share in &*shares {
-            let Some(sequence) = &mut self.slots[share.slot as usize] else { return };
-            sequence.draft(count);
-            let (acceptance, draft) = (sequence.lookup.acceptance(), sequence.lookup.draft());
-            candidates.push(Candidate { acceptance, tokens: draft.len() as u32 });
-        }
-        // No kept prefix is evicted for a draft.
-        let rows_max =
-            self.shape.batch_rows.min(self.shape.logits_rows).min(self.pool.cells().free);
-        for (share, drafted) in shares.iter_mut().zip(speculation.drafts(&candidates, rows_max)) {
-            share.drafted = drafted;
-        }
-    }
-
     pub(super) fn sample_all(&mut self, shares: &[SlotRows], now: Duration, emit: Emit<'_>) {
         let mut row = 0;
         for share in shares {
@@ -77,7 +53,10 @@ impl<M: Model> Engine<M> {
                 Err(failure) => return Some(Err(failure)),
             };
             let sequence = self.slots[share.slot as usize].as_mut()?;
-            let is_accepted = sequence.lookup.record(drafted, token);
+            let Outcome { is_accepted, is_modeled } = sequence.drafts.record(drafted, token);
+            if let Some(model) = self.draft_model.as_mut().filter(|_| is_modeled) {
+                model.record(is_accepted);
+            }
             if finished.is_some() || !is_accepted || drafted == share.drafted as usize {
                 return finished.map(Ok);
             }

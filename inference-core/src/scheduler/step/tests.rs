@@ -337,9 +337,14 @@ fn day(seed: u64) -> EngineStats {
         1 => model.with_kept(pick(3)),
         _ => model,
     });
-    if pick(2) == 0 {
-        bench = bench.drafting();
-    }
+    bench = match pick(4) {
+        0 => bench.drafting(),
+        1 => {
+            let mistakes = pick(5);
+            bench.with_draft_model(mistakes)
+        }
+        _ => bench,
+    };
     let mut asked = BTreeMap::new();
     let mut flags = Vec::new();
     for id in 0..120 {

@@ -13,6 +13,8 @@ pub struct EchoModel<M> {
     prompt_tokens: usize,
     /// How many of a thousand tokens are those of the prompt.
     copied: u64,
+    /// How many of a thousand tokens it says as they are, because it is the draft model of another.
+    agreed: u64,
     /// The tokens of each sequence id.
     seqs: Vec<Vec<Token>>,
     /// What follows each row of the last batch.
@@ -27,16 +29,28 @@ impl<M: Model> EchoModel<M> {
     pub fn new(inner: M, prompt_tokens: u32, copied: u64) -> Self {
         let seqs = vec![Vec::new(); inner.shape().seq_ids as usize];
         let prompt_tokens = prompt_tokens as usize;
-        Self { inner, prompt_tokens, copied, seqs, next: Vec::new(), logits: Vec::new() }
+        let (next, logits) = (Vec::new(), Vec::new());
+        Self { inner, prompt_tokens, copied, agreed: 1000, seqs, next, logits }
+    }
+
+    /// Makes it the draft model of one with the same prompts that copies as much: it says as many
+    /// of a thousand tokens as that does.
+    pub fn with_agreed(mut self, agreed: u64) -> Self {
+        self.agreed = agreed;
+        self
     }
 
     fn next_token(&self, tokens: &[Token]) -> Token {
         let mut hasher = DefaultHasher::new();
         (tokens.len(), tokens.first()).hash(&mut hasher);
         let random = hasher.finish();
+        let vocabulary = u64::from(self.inner.shape().vocabulary);
+        if random / 1_000_000 % 1000 >= self.agreed {
+            return (random / 2000 % vocabulary) as Token;
+        }
         match tokens.len().checked_sub(self.prompt_tokens) {
             Some(place) if random % 1000 < self.copied => tokens[place % self.prompt_tokens],
-            _ => (random / 1000 % u64::from(self.inner.shape().vocabulary)) as Token,
+            _ => (random / 1000 % vocabulary) as Token,
         }
     }
 }
@@ -130,6 +144,26 @@ mod tests {
             model.decode(&rows, &|| false).unwrap();
             assert_eq!(model.logits(59)[known[60] as usize], 1.0);
             assert_eq!(model.logits(59).iter().sum::<f32>(), 1.0);
+        }
+    }
+
+    #[test]
+    fn a_draft_model_says_as_much_of_a_new_text_as_it_is_told_to() {
+        let model = |agreed| {
+            let model = FakeModel::new(1, 512, 64);
+            EchoModel::new(model, 60, 0).with_agreed(agreed)
+        };
+        let large = model(1000);
+        let mut known = prompt(3, 60);
+        for (agreed, expected) in [(1000, 200..201), (800, 140..180), (0, 0..10)] {
+            known.truncate(60);
+            let mut same = 0;
+            for _ in 0..200 {
+                let next = large.next_token(&known);
+                same += u32::from(model(agreed).next_token(&known) == next);
+                known.push(next);
+            }
+            assert!(expected.contains(&same), "{same} of 200 where {agreed} of 1000 are agreed");
         }
     }
 

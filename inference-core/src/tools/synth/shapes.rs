@@ -65,6 +65,22 @@ pub const SHAPES: &[ModelShape] = &[
         context: 32_768,
         ranks: false,
     },
+    // A draft model of those with the same vocabulary. No published one is as small.
+    ModelShape {
+        name: "draft-0.1b",
+        architecture: "qwen2",
+        layers: 8,
+        width: 512,
+        hidden: 2048,
+        heads: 8,
+        kv_heads: 2,
+        head_width: 64,
+        vocabulary: 151_936,
+        rope_base: 1_000_000.0,
+        epsilon: 1e-6,
+        context: 32_768,
+        ranks: false,
+    },
     ModelShape {
         name: "tiny-embed",
         architecture: "bert",

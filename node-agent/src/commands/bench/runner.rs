@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use inference_core::llama::{ContextOptions, LlamaModel, Weights};
+use inference_core::llama::{ContextOptions, LlamaModel, Weights, draft_model};
 use inference_core::model_file::memory_plan::LoadMode;
 use inference_core::tools::bench::raw::{raw_decode, raw_prefill};
 use inference_core::tools::bench::{Bench, median, percentile, prompt};
@@ -13,11 +13,11 @@ use inference_core::types::request::{RequestId, Sampling};
 use serde::{Deserialize, Serialize};
 
 use super::report::Figure;
-use super::speculation::{self, CLIENTS, TEXTS};
+use super::speculation::{self, AGREED, CLIENTS, TEXTS, Text};
 use super::{Setup, Show};
 use crate::engine::measuring::ChildArgs;
 use crate::engine::measuring::{
-    MeasuringChild, command, load_confined, prepare_child, write_answer,
+    MeasuringChild, command, load_all_confined, prepare_child, write_answer,
 };
 use crate::types::exit::Failed;
 
@@ -56,14 +56,23 @@ pub(crate) fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
         serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;
-    let weights = load_confined(&args.model, setup.sandbox, setup.kernel, LoadMode::Mmap)?;
-    Runner { weights, threads: setup.threads, rounds: setup.rounds }.run()?;
+    let paths: Vec<&Path> = [&*args.model].into_iter().chain(args.draft_model.as_deref()).collect();
+    let mut loaded = load_all_confined(&paths, setup.sandbox, setup.kernel, LoadMode::Mmap)?;
+    let draft = loaded.split_off(1).pop();
+    let weights = loaded.remove(0);
+    Runner { weights, draft, threads: setup.threads, rounds: setup.rounds }.run()?;
     write_answer(&Line::Done)
 }
 
 /// The parent's side: shows the child's measurements.
-pub(super) fn measure(model: &Path, setup: Setup, show: &Show) -> Result<(), Failed> {
-    let mut child = MeasuringChild::start(command("speed-trials", model, &setup)?)?;
+pub(super) fn measure(
+    (model, draft): (&Path, Option<&Path>),
+    setup: Setup,
+    show: &Show,
+) -> Result<(), Failed> {
+    let mut command = command("speed-trials", model, &setup)?;
+    command.args(draft);
+    let mut child = MeasuringChild::start(command)?;
     loop {
         let line = child.receive(TIMEOUT);
         match line.map_err(|e| Failed::data(format_args!("measuring speeds: {e}")))? {
@@ -75,15 +84,17 @@ pub(super) fn measure(model: &Path, setup: Setup, show: &Show) -> Result<(), Fai
     }
 }
 
-pub(super) fn steps(rounds: u32) -> u64 {
+pub(super) fn steps(rounds: u32, has_draft: bool) -> u64 {
     let decode = BATCHES.len() * DECODE_TURNS as usize;
-    let speculation = TEXTS.len() * CLIENTS.len();
+    let texts = TEXTS.len() + if has_draft { AGREED.len() } else { 0 };
+    let speculation = texts * CLIENTS.len();
     u64::from(rounds) * (decode + PROMPTS.len() + speculation + 1) as u64 + 3
 }
 
 /// Measures a loaded model.
 struct Runner {
     weights: Weights,
+    draft: Option<Weights>,
     threads: u32,
     rounds: u32,
 }
@@ -95,6 +106,7 @@ impl Runner {
         self.decode()?;
         self.prefill()?;
         self.speculation()?;
+        self.draft_model()?;
         self.readers_beside_long_prompts()?;
         self.shared_prefix()?;
         self.second_turn()
@@ -113,9 +125,9 @@ impl Runner {
         let _ = write_answer(&Line::Stepped);
     }
 
-    fn model(&self, context_tokens: u32, prefix_cache: bool) -> Result<LlamaModel, String> {
+    fn options(&self, context_tokens: u32, prefix_cache: bool) -> ContextOptions {
         let cells = SLOTS * context_tokens.min(1024);
-        let options = ContextOptions {
+        ContextOptions {
             slots: SLOTS,
             context_tokens,
             kv_cells: cells.max(2 * context_tokens),
@@ -123,7 +135,11 @@ impl Runner {
             saved_prefix_bytes: SAVED_PREFIX_BYTES,
             threads: self.threads,
             ..ContextOptions::default()
-        };
+        }
+    }
+
+    fn model(&self, context_tokens: u32, prefix_cache: bool) -> Result<LlamaModel, String> {
+        let options = self.options(context_tokens, prefix_cache);
         LlamaModel::new(self.weights.clone(), options).map_err(|e| e.to_string())
     }
 
@@ -188,19 +204,46 @@ impl Runner {
                 let (mut with, mut without) = (Vec::new(), Vec::new());
                 for _ in 0..self.rounds {
                     self.begin(&format!("speculation, {clients} in parallel"));
-                    with.push(speculation::speed(self.model(512, true)?, clients, copied, true));
-                    without.push(speculation::speed(
-                        self.model(512, true)?,
-                        clients,
-                        copied,
-                        false,
-                    ));
+                    let text = || Text { copied, draft: None };
+                    with.push(speculation::speed(self.model(512, true)?, clients, text(), true));
+                    let model = self.model(512, true)?;
+                    without.push(speculation::speed(model, clients, text(), false));
                     self.step();
                 }
                 let (with, without) = (median(with), median(without));
                 let aim = if copied == 0 { Some(">= 0.98") } else { None };
                 let how = format!("tokens/s with / without; {copied} of 1,000 tokens copied");
                 self.report(&format!("speculation_{text}_{clients}"), with / without, aim, &how)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures decoding of new text with and without a draft model, alternating.
+    fn draft_model(&self) -> Outcome {
+        let Some(weights) = &self.draft else { return Ok(()) };
+        for agreed in AGREED {
+            for clients in CLIENTS {
+                let (mut with, mut without) = (Vec::new(), Vec::new());
+                for _ in 0..self.rounds {
+                    self.begin(&format!("a draft model, {clients} in parallel"));
+                    let model = self.model(512, true)?;
+                    let draft = draft_model(&model, weights.clone(), self.options(512, true));
+                    let draft = Some((draft.map_err(|e| e.to_string())?, agreed));
+                    with.push(speculation::speed(model, clients, Text { copied: 0, draft }, true));
+                    let model = self.model(512, true)?;
+                    let text = Text { copied: 0, draft: None };
+                    without.push(speculation::speed(model, clients, text, false));
+                    self.step();
+                }
+                let (with, without) = (median(with), median(without));
+                let aim = match agreed {
+                    0 => Some(">= 0.98"),
+                    800.. => Some(">= 1.3"),
+                    _ => None,
+                };
+                let how = format!("tokens/s with / without; {agreed} of 1,000 tokens are right");
+                self.report(&format!("draft_model_{agreed}_{clients}"), with / without, aim, &how)?;
             }
         }
         Ok(())

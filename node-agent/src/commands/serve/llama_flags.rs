@@ -9,6 +9,7 @@ use std::ffi::{OsStr, OsString};
 const WITH_VALUE: &[(&[&str], &str)] = &[
     (&["-m"], "--model"),
     (&["-mu", "--model-url"], "--model"),
+    (&["-md", "--model-draft"], "--draft-model"),
     (&["-a", "--alias"], "--model-name"),
     (&["-c", "--ctx-size"], "--context-tokens"),
     (&["-np", "--parallel"], "--slots"),

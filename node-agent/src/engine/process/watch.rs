@@ -3,9 +3,8 @@
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-use super::{ExitOnPanic, end_process};
+use super::{ExitOnPanic, Files, end_process};
 use crate::engine::ipc::Report;
-use crate::engine::model_files::ModelFiles;
 
 /// Interval of checks for changes of the model files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -17,7 +16,7 @@ pub(super) const CHANGED: &str = "the model file was modified while in use; repl
 /// Ends the engine when someone modifies its model's files: mapped weights change with them.
 /// Started once the model is loaded; before that, the loader checks itself. Ends when the result is
 /// dropped.
-pub(super) fn watch(mut files: ModelFiles, reports: SyncSender<Report>) -> SyncSender<()> {
+pub(super) fn watch(mut files: Files, reports: SyncSender<Report>) -> SyncSender<()> {
     let (watched, end) = sync_channel(0);
     let check = move || {
         let _exit = ExitOnPanic;

@@ -13,7 +13,7 @@ const NEWEST: ABI = ABI::V6;
 
 /// Restricts this thread to opening `readable` for reading and to the files in `folder`, and blocks
 /// TCP connections and listeners.
-pub(crate) fn confine(readable: &[File], folder: Option<&File>) -> Result<(), String> {
+pub(crate) fn confine(readable: &[&File], folder: Option<&File>) -> Result<(), String> {
     match restrict(readable, folder) {
         Ok(RulesetStatus::NotEnforced) => {
             Err("Landlock is missing or disabled in this kernel (lsm=landlock,...)".into())
@@ -23,7 +23,7 @@ pub(crate) fn confine(readable: &[File], folder: Option<&File>) -> Result<(), St
     }
 }
 
-fn restrict(readable: &[File], folder: Option<&File>) -> Result<RulesetStatus, RulesetError> {
+fn restrict(readable: &[&File], folder: Option<&File>) -> Result<RulesetStatus, RulesetError> {
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(NEWEST))?

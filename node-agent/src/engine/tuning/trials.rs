@@ -120,6 +120,7 @@ fn context(
         kv_cells: effort.kv_cells(),
         prefix_cache: false,
         saved_prefix_bytes: 0,
+        whole_windows: false,
         threads: candidate.threads,
         kv_type: setup.kv_type,
         flash_attention: candidate.flash_attention,

@@ -48,7 +48,15 @@ pub struct Node {
 fn engine(slots: u32) -> Engine<FakeModel> {
     // Too few cells for all at their longest: some give theirs up.
     let model = FakeModel::with_cells(slots, CONTEXT, 64, CONTEXT + slots * 64);
-    Engine::new(model, 256).with_speculation(true)
+    let engine = Engine::new(model, 256).with_speculation(true);
+    // Responses go on at nodes with another draft model, or none.
+    match slots % 3 {
+        0 => engine,
+        mistakes => {
+            let draft = FakeModel::new(4, CONTEXT, 64);
+            engine.with_draft_model(draft.with_mistakes(mistakes * 3))
+        }
+    }
 }
 
 impl Node {

@@ -39,6 +39,7 @@ fn sizes(kv_cells: u64, seq_ids: u64, flash_attention: bool) -> ContextSizes {
         value_kind: f16,
         flash_attention,
         embeds: false,
+        whole_windows: false,
     }
 }
 

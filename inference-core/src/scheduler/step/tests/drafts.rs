@@ -21,8 +21,15 @@ fn options(sampled: u32) -> Options {
 
 /// The events of a response without the pieces in which text came, and the steps that it took.
 fn response(bench: Bench, options: Options) -> (String, Vec<Token>, Vec<f32>, Event, EngineStats) {
-    let mut bench = bench;
-    bench.submit_with((Tenant(0), 1), TEXT, options);
+    response_to(bench, TEXT, options)
+}
+
+fn response_to(
+    mut bench: Bench,
+    text: &str,
+    options: Options,
+) -> (String, Vec<Token>, Vec<f32>, Event, EngineStats) {
+    bench.submit_with((Tenant(0), 1), text, options);
     bench.run();
     let mut chunks = bench.events[&1].iter().filter_map(|event| match event {
         Event::Text(chunk) => Some(chunk),
@@ -102,4 +109,78 @@ fn a_response_that_is_canceled_in_the_middle_of_its_drafts_keeps_what_it_had() {
     bench.submit(2, &other);
     bench.run();
     assert_eq!(bench.text(2), other.trim_end_matches('\0'));
+}
+
+impl Bench {
+    /// With a draft model that is wrong at every `mistakes`th place, if that is not 0.
+    pub(super) fn with_draft_model(mut self, mistakes: u32) -> Self {
+        let model = FakeModel::with_cells(4, 64, 16, 256).with_mistakes(mistakes);
+        self = self.drafting();
+        self.engine = self.engine.with_draft_model(model);
+        self
+    }
+}
+
+/// A text in which nothing repeats.
+const NEW: &str = "abcdefghijklmnopqrstuvwxyz\0";
+
+impl Bench {
+    /// Batches of the draft model.
+    fn draft_batches(&self) -> usize {
+        self.engine.draft_model.as_ref().map_or(0, |model| model.model().batches.len())
+    }
+}
+
+#[test]
+fn a_response_with_a_draft_model_is_the_same_in_fewer_steps() {
+    let plain = response_to(Bench::new(2, 32), NEW, options(1));
+    for (mistakes, most) in [(0, 50), (3, 75)] {
+        let bench = Bench::new(2, 32).with_draft_model(mistakes);
+        let drafted = response_to(bench, NEW, options(1));
+        assert_eq!(
+            (&plain.0, &plain.1, &plain.2, &plain.3),
+            (&drafted.0, &drafted.1, &drafted.2, &drafted.3)
+        );
+        let (plain, drafted) = (plain.4, drafted.4);
+        let steps = (drafted.steps, plain.steps);
+        assert!(steps.0 * 100 < steps.1 * most, "{steps:?} with a mistake in {mistakes}");
+        assert!(drafted.accepted_tokens > 10);
+    }
+}
+
+#[test]
+fn a_draft_model_that_is_always_wrong_changes_nothing_and_is_given_up() {
+    let mut bench = Bench::new(1, 32).with_draft_model(1);
+    for id in 0..50 {
+        bench.submit(id, NEW);
+        bench.run();
+        assert_eq!(bench.text(id), NEW.trim_end_matches('\0'));
+    }
+    let batches = bench.draft_batches() as u64;
+    assert!((1..bench.engine.stats().steps / 2).contains(&batches), "{batches}");
+    let model = bench.engine.draft_model.as_ref().unwrap();
+    assert!(model.acceptance() < 0.7, "{}", model.acceptance());
+}
+
+#[test]
+fn a_draft_model_drafts_for_four_sequences_and_not_for_more() {
+    for (sequences, expected) in [(4, true), (5, false)] {
+        let mut bench = Bench::new(5, 64).with_draft_model(0);
+        let text = |id: u64| format!("{id}{NEW}");
+        (0..sequences).for_each(|id| drop(bench.submit(id, &text(id))));
+        // As long as all of them decode.
+        (0..8).for_each(|_| bench.step());
+        assert_eq!(bench.draft_batches() > 0, expected, "{sequences} sequences");
+        bench.run();
+        (0..sequences).for_each(|id| assert_eq!(bench.text(id), text(id).trim_end_matches('\0')));
+    }
+}
+
+#[test]
+fn there_is_no_draft_model_without_speculation_or_if_it_cannot_take_back_a_draft() {
+    let recurrent = FakeModel::new(4, 64, 16).without_sharing();
+    let engine = Bench::new(1, 32).drafting().engine.with_draft_model(recurrent);
+    assert!(engine.draft_model.is_none());
+    let engine = Bench::new(1, 32).engine.with_draft_model(FakeModel::new(4, 64, 16));
+    assert!(engine.draft_model.is_none());
 }

@@ -1,0 +1,137 @@
+//! PURE. The drafts of a sequence: from its own text ([`PromptLookup`]), or from a draft model
+//! ([`crate::scheduler::draft_model`]).
+
+use crate::scheduler::prompt_lookup::PromptLookup;
+use crate::types::request::Token;
+
+/// Weight of the newest token in the moving average of a sequence.
+const SMOOTHING: f32 = 0.05;
+/// After as many tokens without one of the draft model, its acceptance rate is unknown again: other
+/// text may be easier.
+const TOKENS_REMEMBERED: u32 = 64;
+
+/// The drafts of a sequence. See the module.
+#[derive(Debug)]
+pub(crate) struct Drafts {
+    lookup: PromptLookup,
+    /// What the draft model says of the next tokens, if the draft comes from it.
+    modeled: Option<Vec<Token>>,
+    /// Acceptance rate of a token of the draft model, if the sequence has had some.
+    acceptance: Option<f32>,
+    /// Tokens since the last one of the draft model.
+    tokens_without: u32,
+}
+
+/// How a draft token turned out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) is_accepted: bool,
+    /// True if the draft model has drafted it.
+    pub(crate) is_modeled: bool,
+}
+
+impl Drafts {
+    /// Starts without a draft.
+    pub(crate) fn new() -> Self {
+        Self { lookup: PromptLookup::new(), modeled: None, acceptance: None, tokens_without: 0 }
+    }
+
+    /// Drafts up to `count` tokens after `known` from the text.
+    pub(crate) fn update(&mut self, known: &[Token], count: usize) {
+        self.modeled = None;
+        self.lookup.update(known, count);
+    }
+
+    /// The draft from the text.
+    pub(crate) fn lookup(&self) -> &PromptLookup {
+        &self.lookup
+    }
+
+    /// Takes the draft model's tokens instead of those from the text. `usual` is how likely they
+    /// are accepted in any sequence.
+    pub(crate) fn set_modeled(&mut self, tokens: Vec<Token>, usual: f32) {
+        self.acceptance.get_or_insert(usual);
+        self.modeled = Some(tokens);
+    }
+
+    /// The draft tokens.
+    pub(crate) fn tokens(&self) -> &[Token] {
+        self.modeled.as_deref().unwrap_or(self.lookup.draft())
+    }
+
+    /// Probability that a token of the draft model is accepted if the ones before it are, if this
+    /// sequence tells.
+    pub(crate) fn modeled_acceptance(&self) -> Option<f32> {
+        self.acceptance
+    }
+
+    /// Compares the draft token at `index`, which follows accepted ones, with the sampled one.
+    pub(crate) fn record(&mut self, index: usize, sampled: Token) -> Outcome {
+        let Some(modeled) = &self.modeled else {
+            self.forget();
+            let is_accepted = self.lookup.record(index, sampled);
+            return Outcome { is_accepted, is_modeled: false };
+        };
+        let drafted = modeled.get(index).copied();
+        if index == 0 {
+            // The text told something, too. Its later tokens follow from this one.
+            self.lookup.record(index, sampled);
+        }
+        let is_accepted = drafted == Some(sampled);
+        if let (Some(_), Some(rate)) = (drafted, &mut self.acceptance) {
+            self.tokens_without = 0;
+            *rate += SMOOTHING * (f32::from(u8::from(is_accepted)) - *rate);
+        }
+        Outcome { is_accepted, is_modeled: drafted.is_some() }
+    }
+
+    fn forget(&mut self) {
+        self.tokens_without += 1;
+        if self.tokens_without >= TOKENS_REMEMBERED {
+            self.acceptance = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The text promises 9 and 2.
+    const KNOWN: [Token; 9] = [1, 2, 3, 9, 2, 7, 1, 2, 3];
+
+    #[test]
+    fn the_model_takes_the_place_of_the_text_until_the_next_draft() {
+        let mut drafts = Drafts::new();
+        drafts.update(&KNOWN, 2);
+        assert_eq!(drafts.tokens(), [9, 2]);
+        drafts.set_modeled(vec![5, 6], 0.5);
+        assert_eq!(drafts.tokens(), [5, 6]);
+        let right = Outcome { is_accepted: true, is_modeled: true };
+        assert_eq!(drafts.record(0, 5), right);
+        assert_eq!(drafts.record(1, 7), Outcome { is_accepted: false, ..right });
+        assert_eq!(drafts.record(2, 7), Outcome { is_accepted: false, is_modeled: false });
+        drafts.update(&KNOWN, 1);
+        assert_eq!(drafts.record(0, 9), Outcome { is_modeled: false, ..right });
+    }
+
+    #[test]
+    fn both_rates_follow_what_each_has_promised() {
+        let mut drafts = Drafts::new();
+        let before = {
+            drafts.update(&KNOWN, 2);
+            drafts.lookup().acceptance()
+        };
+        assert_eq!(drafts.modeled_acceptance(), None);
+        drafts.set_modeled(vec![5, 6], 0.5);
+        drafts.record(0, 5);
+        assert!(drafts.lookup().acceptance() < before, "the text said 9");
+        let after = drafts.lookup().acceptance();
+        drafts.record(1, 2);
+        assert_eq!(drafts.lookup().acceptance(), after, "its second token followed another one");
+        assert!((drafts.modeled_acceptance().unwrap() - 0.5).abs() < 0.01);
+        drafts.update(&KNOWN, 0);
+        (0..TOKENS_REMEMBERED).for_each(|_| assert!(!drafts.record(0, 9).is_accepted));
+        assert_eq!(drafts.modeled_acceptance(), None, "other text may be easier");
+    }
+}

@@ -1,0 +1,137 @@
+//! Drafting: which tokens a step computes beside the last one of each sequence.
+
+use std::time::Duration;
+
+use super::Engine;
+use crate::scheduler::draft_model::{DraftModel, Owner, Wanted};
+use crate::scheduler::planning::SlotRows;
+use crate::scheduler::sequence::Sequence;
+use crate::scheduler::speculation::{Candidate, MODELED_MAX, ROWS_MAX, Speculation};
+use crate::types::model::Model;
+
+/// How long the draft model took before a batch.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct DraftTime {
+    /// For drafts.
+    pub(super) drafting: Duration,
+    /// For texts that later drafts follow.
+    pub(super) catching_up: Duration,
+}
+
+/// What the draft model may do for a sequence.
+#[derive(Debug, Clone, Copy)]
+struct Offer {
+    lane: usize,
+    /// Tokens of the text that it must compute first.
+    behind: u32,
+}
+
+impl<M: Model> Engine<M> {
+    /// Adds drafts to a step in which all sequences decode.
+    pub(super) fn draft(
+        &mut self,
+        shares: &mut [SlotRows],
+        clock: &dyn Fn() -> Duration,
+    ) -> DraftTime {
+        let Some(speculation) = &mut self.speculation else { return DraftTime::default() };
+        let mut slots: Vec<_> = self.slots.iter_mut().map(Option::as_mut).collect();
+        let mut sequences: Vec<&mut Sequence> =
+            shares.iter().filter_map(|share| slots[share.slot as usize].take()).collect();
+        let may_draft = sequences.len() < ROWS_MAX as usize
+            && sequences.iter().all(|sequence| sequence.is_decoding());
+        let count = if may_draft { ROWS_MAX } else { 0 };
+        let room: Vec<u32> = sequences.iter_mut().map(|sequence| sequence.draft(count)).collect();
+        let mut candidates: Vec<_> = sequences.iter().map(|s| from_text(s)).collect();
+        let offers = match &mut self.draft_model {
+            Some(model) if may_draft && sequences.len() <= MODELED_MAX.min(model.lanes()) => {
+                offer(model, speculation, &sequences, (&room, &mut candidates))
+            }
+            _ => vec![None; sequences.len()],
+        };
+        // No kept prefix is evicted for a draft.
+        let rows_max =
+            self.shape.batch_rows.min(self.shape.logits_rows).min(self.pool.cells().free);
+        let mut drafts = speculation.drafts(&candidates, rows_max);
+        let time = match &mut self.draft_model {
+            Some(model) => run(model, speculation, &mut sequences, (&offers, &mut drafts), clock),
+            None => DraftTime::default(),
+        };
+        for (share, drafted) in shares.iter_mut().zip(drafts) {
+            share.drafted = drafted;
+        }
+        time
+    }
+}
+
+/// What the text of a sequence promises.
+fn from_text(sequence: &Sequence) -> Candidate {
+    let lookup = sequence.drafts.lookup();
+    let tokens = lookup.draft().len() as u32;
+    Candidate { acceptance: lookup.acceptance(), tokens, is_modeled: false }
+}
+
+/// Lets the draft model draft for the sequences of which it knows more than their texts tell.
+fn offer<M: Model>(
+    model: &mut DraftModel<M>,
+    speculation: &Speculation,
+    sequences: &[&mut Sequence],
+    (room, candidates): (&[u32], &mut [Candidate]),
+) -> Vec<Option<Offer>> {
+    let owner = |s: &Sequence| Owner { sequence: s.arrival, tenant: s.prefix_owner };
+    let texts: Vec<_> = sequences.iter().map(|s| (owner(s), s.tokens())).collect();
+    let lanes = model.assign(&texts);
+    let mut offer = |i: usize| {
+        let acceptance = sequences[i].drafts.modeled_acceptance().unwrap_or(model.acceptance());
+        let text = candidates[i];
+        let behind = model.behind(lanes[i], sequences[i].tokens())?;
+        let is_better = text.tokens == 0 || text.acceptance < acceptance;
+        let can_draft = behind == 0 || speculation.can_catch_up(behind);
+        if room[i] == 0 || !is_better || !can_draft {
+            return None;
+        }
+        candidates[i] = Candidate { acceptance, tokens: room[i], is_modeled: true };
+        Some(Offer { lane: lanes[i], behind })
+    };
+    (0..sequences.len()).map(&mut offer).collect()
+}
+
+/// Lets the draft model compute the drafts that were chosen of its offers, or some of the text
+/// before one.
+fn run<M: Model>(
+    model: &mut DraftModel<M>,
+    speculation: &mut Speculation,
+    sequences: &mut [&mut Sequence],
+    (offers, drafts): (&[Option<Offer>], &mut [u32]),
+    clock: &dyn Fn() -> Duration,
+) -> DraftTime {
+    let chosen = |(i, offer): (usize, &Option<Offer>)| offer.map(|offer| (i, offer));
+    let chosen = offers.iter().enumerate().filter_map(chosen);
+    let chosen: Vec<(usize, Offer)> = chosen.filter(|(i, _)| drafts[*i] > 0).collect();
+    let (ready, late): (Vec<_>, Vec<_>) = chosen.iter().partition(|(_, offer)| offer.behind == 0);
+    let mut time = DraftTime::default();
+    if let Some((i, Offer { lane, .. })) = late.first() {
+        let begun = clock();
+        let computed = model.catch_up(*lane, sequences[*i].tokens());
+        time.catching_up = clock().saturating_sub(begun);
+        speculation.record_catch_up(computed, time.catching_up.as_secs_f32());
+    }
+    late.iter().for_each(|(i, _)| drafts[*i] = 0);
+    if ready.is_empty() {
+        return time;
+    }
+    let wanted = |(i, Offer { lane, .. }): &(usize, Offer)| Wanted {
+        lane: *lane,
+        text: sequences[*i].tokens(),
+        count: drafts[*i],
+    };
+    let begun = clock();
+    let drafted = model.draft(&ready.iter().map(wanted).collect::<Vec<_>>());
+    time.drafting = clock().saturating_sub(begun);
+    let steps = drafted.iter().map(Vec::len).max().unwrap_or_default() as u32;
+    speculation.record_drafting(ready.len(), steps, time.drafting.as_secs_f32());
+    for ((i, _), draft) in ready.iter().zip(drafted) {
+        drafts[*i] = draft.len() as u32;
+        sequences[*i].drafts.set_modeled(draft, model.acceptance());
+    }
+    time
+}

@@ -1,0 +1,61 @@
+//! What the process opens before it is confined.
+
+use std::fs::File;
+
+use inference_core::llama::MappedFiles;
+
+use super::prefixes::Prefixes;
+use crate::engine::model_files::{ModelFileError, ModelFiles};
+use crate::engine::options::EngineOptions;
+use crate::engine::prefix_disk;
+use crate::engine::sandbox::{self, Sandbox};
+
+/// The open files of the models.
+pub(super) struct Files {
+    pub(super) model: ModelFiles,
+    pub(super) draft: Option<ModelFiles>,
+}
+
+impl Files {
+    /// True if the content of a file has changed since it was opened.
+    pub(super) fn detect_change(&mut self) -> Result<bool, ModelFileError> {
+        for files in [&mut self.model].into_iter().chain(&mut self.draft) {
+            if files.detect_change()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// What this process has opened before it was confined.
+pub(super) struct Confined {
+    pub(super) sandbox: Sandbox,
+    pub(super) prefixes: Prefixes,
+    /// The models' files, unless the system hides its mappings.
+    pub(super) mapped: Option<MappedFiles>,
+}
+
+/// Opens the models' files, if they are the intended ones, and the folder of saved prefixes, and
+/// confines this process to them.
+pub(super) fn open(options: &EngineOptions) -> Result<(Files, Confined), String> {
+    let files = ModelFiles::open(&options.model).map_err(|e| e.to_string())?;
+    let draft = options.draft_model.as_deref().map(ModelFiles::open);
+    let draft = draft.transpose().map_err(|e| format!("--draft-model: {e}"))?;
+    let all = [&files].into_iter().chain(&draft).flat_map(ModelFiles::parts);
+    let all: Vec<&File> = all.collect();
+    let mapped = MappedFiles::new(all.iter().copied()).ok();
+    if files.digest() != options.digest {
+        return Err("the model file was replaced while the engine started".into());
+    }
+    let prefixes = prefix_disk::open(options);
+    let folder = prefixes.iter().flatten().map(|(folder, _)| folder.handle()).next();
+    let sandbox = sandbox::confine(options.sandbox, &all, folder)?;
+    let prefixes = match &prefixes {
+        Ok(Some(_)) if !sandbox.allows_writing() => {
+            Err("the engine's sandbox needs Landlock for it, or --sandbox off".into())
+        }
+        _ => prefixes,
+    };
+    Ok((Files { model: files, draft }, Confined { sandbox, prefixes, mapped }))
+}
