@@ -74,15 +74,18 @@ async fn a_draft_model_changes_no_token_whatever_is_asked_beside_it() {
 async fn a_draft_model_drafts_what_no_text_tells() {
     let folder = Folder::new();
     let (large, draft) = pair(&folder);
-    let mut drafted = Vec::new();
+    // So hot that nothing repeats itself.
+    let mut hot = request(2.0, 1);
+    for (name, value) in [("top_k", 0.0), ("top_p", 1.0), ("min_p", 0.0)] {
+        hot[name] = json!(value);
+    }
     for more in [&[][..], &["--draft-model", &draft]] {
         let named = [&["--model-name", "m"], more].concat();
         let agent = Agent::start_with_model(large.as_ref(), &named).await;
-        // So hot that nothing repeats itself.
-        choice(&agent, &request(2.0, 1)).await;
-        drafted.push(agent.metric("node_drafted_tokens_total").await);
+        choice(&agent, &hot).await;
+        let drafted = agent.metric("node_drafted_tokens_total").await;
+        assert_eq!(drafted > 0.0, !more.is_empty(), "{drafted} with {more:?}");
     }
-    assert!(drafted[0] < drafted[1], "{drafted:?}");
 }
 
 #[test]
