@@ -48,7 +48,7 @@ fn a_bench_prints_every_figure_as_a_line_of_json() {
     let folder = Folder::new();
     let path = synth(&folder, "q8_0");
     let plot = folder.path().join("bench.svg");
-    let drawn = ["--plot", plot.to_str().unwrap()];
+    let drawn = ["--plot", plot.to_str().unwrap(), "--draft-model", &path];
     let ran = run(
         "flotilla-agent",
         &[["bench", &path, "--rounds", "1", "--threads", "1"].as_slice(), &drawn].concat(),
@@ -72,6 +72,8 @@ fn a_bench_prints_every_figure_as_a_line_of_json() {
         "step_overhead",
         "speculation_new_text_1",
         "speculation_copy_4",
+        "draft_model_0_1",
+        "draft_model_850_4",
         "readers_speed_kept",
         "readers_gap",
         "long_prompt_time",
