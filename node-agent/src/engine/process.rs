@@ -3,7 +3,8 @@
 //! Its main thread reads commands from standard input, which is one end of a socketpair. A second
 //! thread loads the model and then prepares large prompts, a third prepares small ones, the engine
 //! thread steps, and others write reports and watch the model file. When the agent is gone, the
-//! process exits at once. It confines itself ([`sandbox`]) before it starts a second thread.
+//! process exits at once. It confines itself ([`sandbox`](crate::engine::sandbox)) before it starts
+//! a second thread.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader};
