@@ -1,9 +1,11 @@
 //! The device of a set of CPU kernels: computes single operations for the kernel trial and tests.
 
-use std::ffi::c_void;
+use std::cell::RefCell;
+use std::ffi::{CStr, c_void};
 
 use llama_cpp_sys_2 as sys;
 
+use super::threads::ThreadPool;
 use super::trial_error::TrialError;
 use crate::hardware::Kernel;
 
@@ -48,7 +50,13 @@ pub(super) struct Device {
     registration: sys::ggml_backend_reg_t,
     device: sys::ggml_backend_dev_t,
     backend: sys::ggml_backend_t,
+    /// Kept from one operation to the next: a thread that just starts may have to wait for the time
+    /// slice of the one that waits for it.
+    threads: RefCell<Option<(i32, ThreadPool)>>,
 }
+
+/// How long idle threads poll before they sleep, 0 to 100: llama.cpp's default.
+const POLL: u32 = 50;
 
 /// A ggml context, freed on drop.
 pub(super) struct Graph(pub(crate) *mut sys::ggml_context);
@@ -72,7 +80,7 @@ impl Drop for Buffer {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: the backend was initialized in `open` and is freed once.
+        // SAFETY: the backend was initialized in `open` and is freed once, before its threads.
         unsafe { sys::ggml_backend_free(self.backend) };
     }
 }
@@ -87,7 +95,7 @@ impl Device {
             if backend.is_null() {
                 return Err(TrialError::NoBackend);
             }
-            Ok(Self { registration, device, backend })
+            Ok(Self { registration, device, backend, threads: RefCell::new(None) })
         }
     }
 
@@ -96,10 +104,7 @@ impl Device {
         // SAFETY: the device outlives self; the extra list is null-terminated and static.
         unsafe {
             let mut all = vec![sys::ggml_backend_dev_buffer_type(self.device)];
-            let address = sys::ggml_backend_reg_get_proc_address(
-                self.registration,
-                c"ggml_backend_dev_get_extra_bufts".as_ptr(),
-            );
+            let address = self.address(c"ggml_backend_dev_get_extra_bufts");
             if address.is_null() {
                 return all;
             }
@@ -137,14 +142,9 @@ impl Device {
         output: *mut sys::ggml_tensor,
         threads: i32,
     ) -> Result<(), TrialError> {
-        type SetThreads = unsafe extern "C" fn(sys::ggml_backend_t, i32);
-        // SAFETY: ggml defines the type of each named function; null is checked; see above.
+        self.use_threads(threads)?;
+        // SAFETY: see above.
         unsafe {
-            let name = c"ggml_backend_set_n_threads".as_ptr();
-            let address = sys::ggml_backend_reg_get_proc_address(self.registration, name);
-            if !address.is_null() {
-                std::mem::transmute::<*mut c_void, SetThreads>(address)(self.backend, threads);
-            }
             let work = sys::ggml_new_graph(context);
             sys::ggml_build_forward_expand(work, output);
             match sys::ggml_backend_graph_compute(self.backend, work) {
@@ -152,6 +152,37 @@ impl Device {
                 _ => Err(TrialError::Computation),
             }
         }
+    }
+
+    /// Lets the backend compute with this number of threads.
+    fn use_threads(&self, count: i32) -> Result<(), TrialError> {
+        type SetCount = unsafe extern "C" fn(sys::ggml_backend_t, i32);
+        type SetPool = unsafe extern "C" fn(sys::ggml_backend_t, sys::ggml_threadpool_t);
+        let mut threads = self.threads.borrow_mut();
+        if threads.as_ref().is_some_and(|(started, _)| *started == count) {
+            return Ok(());
+        }
+        let started = ThreadPool::of(self.registration, count, POLL);
+        let started = started.map_err(|_| TrialError::NoThreads)?;
+        let set_count = self.address(c"ggml_backend_set_n_threads");
+        let set_pool = self.address(c"ggml_backend_cpu_set_threadpool");
+        if set_count.is_null() || set_pool.is_null() {
+            return Err(TrialError::NoThreads);
+        }
+        // SAFETY: ggml defines the type of each named function. The backend lets go of the threads
+        // before, which are freed after it has others.
+        unsafe {
+            std::mem::transmute::<*mut c_void, SetCount>(set_count)(self.backend, count);
+            std::mem::transmute::<*mut c_void, SetPool>(set_pool)(self.backend, started.as_ptr());
+        }
+        *threads = Some((count, started));
+        Ok(())
+    }
+
+    /// Address of a function of this set of kernels; null if it has none of this name.
+    fn address(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: registrations are static.
+        unsafe { sys::ggml_backend_reg_get_proc_address(self.registration, name.as_ptr()) }
     }
 }
 

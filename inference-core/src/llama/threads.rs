@@ -31,6 +31,17 @@ impl ThreadPool {
     /// Starts `threads` threads, including the caller's own. `poll` is how long idle threads poll
     /// before they sleep, 0 (not at all) to 100.
     pub(super) fn new(threads: i32, poll: u32) -> Result<Self, LoadError> {
+        // SAFETY: a kernel is registered before any context is created.
+        Self::of(unsafe { sys::ggml_backend_reg_get(0) }, threads, poll)
+    }
+
+    /// Like [`Self::new`], of kernels that need not be registered.
+    pub(super) fn of(
+        kernels: sys::ggml_backend_reg_t,
+        threads: i32,
+        poll: u32,
+    ) -> Result<Self, LoadError> {
+        let address = |name| address(kernels, name);
         // SAFETY: both functions have these types in ggml-cpu.h; null is checked.
         unsafe {
             let new = std::mem::transmute::<*mut c_void, New>(address(c"ggml_threadpool_new")?);
@@ -53,14 +64,16 @@ impl ThreadPool {
         // SAFETY: ensured by the caller. One pool serves batches of one row and of many.
         unsafe { sys::llama_attach_threadpool(context, self.raw, self.raw) };
     }
+
+    pub(super) fn as_ptr(&self) -> sys::ggml_threadpool_t {
+        self.raw
+    }
 }
 
-/// Address of a function of the registered kernels: each set has its own threads.
-fn address(name: &CStr) -> Result<*mut c_void, LoadError> {
-    // SAFETY: a kernel is registered before any context is created.
-    let address = unsafe {
-        sys::ggml_backend_reg_get_proc_address(sys::ggml_backend_reg_get(0), name.as_ptr())
-    };
+/// Address of a function of a set of kernels: each has its own threads.
+fn address(kernels: sys::ggml_backend_reg_t, name: &CStr) -> Result<*mut c_void, LoadError> {
+    // SAFETY: registrations are static.
+    let address = unsafe { sys::ggml_backend_reg_get_proc_address(kernels, name.as_ptr()) };
     if address.is_null() {
         return Err(LoadError::Kernel(format!("{} is missing", name.to_string_lossy())));
     }

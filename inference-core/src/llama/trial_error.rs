@@ -9,6 +9,8 @@ pub enum TrialError {
     LostTiles,
     /// The CPU backend could not be initialized.
     NoBackend,
+    /// The threads that compute could not be started.
+    NoThreads,
     /// A tensor or a graph could not be allocated.
     NoMemory,
     /// An operation failed.
@@ -40,7 +42,8 @@ impl std::fmt::Display for TrialError {
             Self::LostTiles => {
                 f.write_str("AMX tiles of this machine do not survive switches of threads")
             }
-            Self::NoBackend => f.write_str("the CPU backend could not be initialised"),
+            Self::NoBackend => f.write_str("the CPU backend could not be initialized"),
+            Self::NoThreads => f.write_str("the threads of a trial could not be started"),
             Self::NoMemory => f.write_str("no memory for a trial"),
             Self::Computation => f.write_str("a trial computation failed"),
             Self::WrongProduct { kind, number, expected } => {

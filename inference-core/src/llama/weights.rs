@@ -7,7 +7,7 @@ use std::sync::Arc;
 use llama_cpp_sys_2 as sys;
 use serde::{Deserialize, Serialize};
 
-use super::{LoadError, log};
+use super::{LoadError, Loading, log};
 use crate::model_file::memory_plan::{LoadMode, layout};
 use crate::text::chat_template::Sources;
 use crate::types::model::ModelSizes;
@@ -83,7 +83,11 @@ impl Drop for Owned {
 impl Weights {
     /// Loads a model from its file, or from all files of a split model, in order. A kernel must be
     /// registered. Blocks until the model is loaded.
-    pub fn load(paths: &[impl AsRef<Path>], mode: LoadMode) -> Result<Self, LoadError> {
+    pub fn load(
+        paths: &[impl AsRef<Path>],
+        loading: impl Into<Loading>,
+    ) -> Result<Self, LoadError> {
+        let loading = loading.into();
         log::install();
         log::take_first_error();
         let text =
@@ -91,12 +95,13 @@ impl Weights {
         let paths: Vec<CString> =
             paths.iter().map(text).collect::<Result<_, _>>().map_err(|_| LoadError::Path)?;
         let mut pointers: Vec<*const c_char> = paths.iter().map(|path| path.as_ptr()).collect();
+        let _begun = loading.begin();
         // SAFETY: the number of paths is correct; they are NUL-terminated and outlive the call.
         // Null is checked, and llama.cpp rejects an empty list.
         let model = unsafe {
             let mut params = sys::llama_model_default_params();
             params.n_gpu_layers = 0;
-            params.load_mode = match mode {
+            params.load_mode = match loading.mode {
                 // Shared between processes, and still in the page cache after a restart.
                 LoadMode::Mmap => sys::LLAMA_LOAD_MODE_MMAP,
                 LoadMode::Mlock => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,

@@ -111,8 +111,8 @@ pub(crate) struct EngineFlags {
     /// (mapped, and locked in memory), none (read into private memory)
     #[arg(long, env = "FLOTILLA_LOAD", value_name = "MODE", default_value = "mmap")]
     pub load: LoadMode,
-    /// Do not request huge pages from the operating system. They hold the KV cache, and weights
-    /// that are interleaved for this CPU (Q4_0, IQ4_NL, Q4_K) or loaded with --load none
+    /// Do not request huge pages from the operating system. They hold weights that are interleaved
+    /// for this CPU (Q4_0, IQ4_NL, Q4_K) or loaded with --load none
     #[arg(long, env = "FLOTILLA_NO_HUGE_PAGES", value_parser = FalseyValueParser::new())]
     pub no_huge_pages: bool,
     /// Sandbox the engine, which parses the model file: it can open only that file, and make only

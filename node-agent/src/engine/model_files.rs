@@ -11,7 +11,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use inference_core::hardware::Kernel;
 use inference_core::model_file::gguf::{self, Header};
+use inference_core::model_file::memory_plan::weights::repacked_bytes;
 
 use crate::engine::model_files::digest::Fingerprint;
 
@@ -98,6 +100,15 @@ impl ModelFiles {
     /// Header of the (first) file.
     pub(crate) fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// Bytes of the weights that a set of kernels repacks; 0 for a model in parts, of which
+    /// only the first header is known.
+    pub(crate) fn repacked_bytes(&self, kernel: Kernel) -> u64 {
+        match self.versions.as_slice() {
+            [file] => repacked_bytes(&self.header, kernel).min(file.bytes),
+            _ => 0,
+        }
     }
 
     /// Fingerprint of the weights.

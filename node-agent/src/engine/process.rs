@@ -14,8 +14,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use inference_core::llama::{
-    ContextOptions, EmbedOptions, LlamaEmbedder, LlamaModel, LlamaTokenizer, LoadError, Pooling,
-    Weights, draft_model, register,
+    ContextOptions, EmbedOptions, LlamaEmbedder, LlamaModel, LlamaTokenizer, LoadError, Loading,
+    Pooling, Weights, draft_model, register,
 };
 use inference_core::model_file::memory_plan::LoadMode;
 use inference_core::prepare::{IsWanted, Lane, PrepareError, Prepared, Preparer, RerankTemplate};
@@ -279,8 +279,9 @@ impl Prompts {
     fn load_weights(&mut self, files: &Files) -> Result<Loaded, LoadError> {
         register(self.options.kernel);
         let Files { model: files, draft } = files;
-        let weights = Weights::load(&files.open_paths(), self.options.load)?;
-        let draft = draft.as_ref().map(|f| Weights::load(&f.open_paths(), self.options.load));
+        let load = |files: &ModelFiles| Weights::load(&files.open_paths(), self.loading(files));
+        let weights = load(files)?;
+        let draft = draft.as_ref().map(load);
         let draft = draft.transpose().map_err(|error| LoadError::Draft(Box::new(error)))?;
         let is_mapped = self.options.load == LoadMode::Mmap;
         if let Some(mapped) = self.confined.mapped.take().filter(|_| is_mapped) {
@@ -310,6 +311,11 @@ impl Prompts {
             .with_rerank_template(rerank)
             .with_special_tokens(tokens);
         Ok(Loaded { preparer, running, sizes, digest, speculates })
+    }
+
+    fn loading(&self, files: &ModelFiles) -> Loading {
+        let EngineOptions { load, threads, kernel, huge_pages, .. } = self.options;
+        Loading { mode: load, threads, repacked_bytes: files.repacked_bytes(kernel), huge_pages }
     }
 
     /// Returns as well whether it may compute several tokens of a response at once.

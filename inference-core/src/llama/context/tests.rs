@@ -2,14 +2,17 @@
 //! contents of the KV cells change a sequence's logits, and a stopped batch leaves no trace.
 
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufReader, BufWriter};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::*;
 use crate::hardware::Kernel;
-use crate::llama::register;
+use crate::llama::{Loading, register};
+use crate::model_file::gguf;
 use crate::model_file::memory_plan::LoadMode;
+use crate::model_file::memory_plan::weights::repacked_bytes;
 use crate::scheduler::engine_thread::StepEngine;
 use crate::scheduler::sequence::{CancelFlag, Job};
 use crate::scheduler::step::Engine;
@@ -23,16 +26,23 @@ const NEVER: Stop<'static> = &|| false;
 /// Models with shared cells, with sliding windows, and with recurrent states besides attention.
 const ALL: [&str; 3] = ["tiny", "tiny-window", "tiny-hybrid"];
 
-/// A model with random weights, whose file is already deleted.
-pub(crate) fn weights(shape: &str) -> Weights {
+/// Writes a model with random weights to a new file.
+fn write(shape: &str, quant: &str) -> PathBuf {
     static FILES: AtomicU32 = AtomicU32::new(0);
-    register(Kernel::Baseline);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let name = format!("flotilla-{shape}-{}-{number}.gguf", std::process::id());
     let path = std::env::temp_dir().join(name);
     let shape = SHAPES.iter().find(|known| known.name == shape).unwrap();
-    let synth = Synth::new(shape, &QUANTS[0]).unwrap();
+    let quant = QUANTS.iter().find(|known| known.name == quant).unwrap();
+    let synth = Synth::new(shape, quant).unwrap();
     synth.write(&mut BufWriter::new(File::create(&path).unwrap()), |_| {}).unwrap();
+    path
+}
+
+/// A model with random weights, whose file is already deleted.
+pub(crate) fn weights(shape: &str) -> Weights {
+    register(Kernel::Baseline);
+    let path = write(shape, "f16");
     let weights = Weights::load(&[&path], LoadMode::Mmap);
     // The mapping stays valid until it is dropped.
     std::fs::remove_file(&path).unwrap();
@@ -40,14 +50,17 @@ pub(crate) fn weights(shape: &str) -> Weights {
 }
 
 fn model(shape: &str, slots: u32, batch_rows: u32) -> LlamaModel {
-    let options = ContextOptions {
+    LlamaModel::new(weights(shape), options(slots, batch_rows)).unwrap()
+}
+
+fn options(slots: u32, batch_rows: u32) -> ContextOptions {
+    ContextOptions {
         slots,
         context_tokens: CONTEXT,
         kv_cells: slots * CONTEXT,
         batch_rows,
         ..ContextOptions::default()
-    };
-    LlamaModel::new(weights(shape), options).unwrap()
+    }
 }
 
 /// All prompts have the same last token: only the tokens before it distinguish them.
@@ -97,6 +110,37 @@ fn alone(shape: &str) -> (Vec<Vec<f32>>, f32) {
     let apart = distance(&all[0], &all[1]).min(distance(&all[1], &all[2]));
     assert!(apart > 0.0, "{shape}: prompts make a difference");
     (all, apart)
+}
+
+#[test]
+fn weights_that_several_threads_repack_into_memory_found_ahead_are_the_same() {
+    register(Kernel::Baseline);
+    for (shape, quant) in [("tiny", "q4_0"), ("tiny-experts", "q4_0"), ("tiny-experts", "q4_k_m")] {
+        let path = write(shape, quant);
+        let file = File::open(&path).unwrap();
+        let bytes = file.metadata().unwrap().len();
+        let header = gguf::read_header(BufReader::new(file), bytes).unwrap();
+        let exact = repacked_bytes(&header, Kernel::Baseline);
+        assert!(exact > bytes / 4, "{shape} {quant}: {exact} of {bytes}");
+        let logits = |loading: Loading| {
+            let weights = Weights::load(&[&path], loading).unwrap();
+            let mut model = LlamaModel::new(weights, options(1, 512)).unwrap();
+            assert_eq!(model.decode(&rows(0, 0, 0, TOKENS), NEVER), Ok(Decoded::Whole));
+            model.logits(TOKENS as usize - 1).to_vec()
+        };
+        let one = Loading::from(LoadMode::Mmap);
+        let expected = logits(one);
+        for (threads, repacked_bytes) in
+            [(3, exact), (1, exact), (16, 0), (2, exact / 2), (2, exact * 20), (2, u64::MAX)]
+        {
+            for mode in [LoadMode::Mmap, LoadMode::None] {
+                let huge_pages = threads == 3;
+                let same = logits(Loading { mode, threads, repacked_bytes, huge_pages });
+                assert_eq!(same, expected, "{shape} {quant} {threads} {repacked_bytes} {mode:?}");
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 }
 
 #[test]

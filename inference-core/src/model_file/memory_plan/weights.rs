@@ -2,6 +2,7 @@
 
 use super::PlanError;
 use super::layout::Layout;
+use crate::hardware::Kernel;
 use crate::model_file::gguf::{Header, TensorInfo, kinds};
 
 /// Weights that llama.cpp repacks when it loads them, by CPU features:
@@ -22,6 +23,20 @@ pub enum Repacking {
 }
 
 impl Repacking {
+    /// What a set of kernels repacks.
+    pub(crate) fn of(kernel: Kernel) -> Self {
+        match kernel {
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Amx | Kernel::Avx512 => Self::Avx512,
+            #[cfg(target_arch = "aarch64")]
+            Kernel::Sve | Kernel::I8mm => Self::I8mm,
+            #[cfg(target_arch = "aarch64")]
+            Kernel::Dotprod => Self::Dotprod,
+            Kernel::Baseline if cfg!(target_arch = "x86_64") => Self::Avx2,
+            Kernel::Baseline => Self::Off,
+        }
+    }
+
     /// Rows must be a multiple of this for a type to be repacked; `None`: it never is.
     fn rows(self, kind: &str) -> Option<u64> {
         let arm = matches!(self, Self::Dotprod | Self::I8mm);
@@ -49,6 +64,12 @@ pub(crate) struct WeightBytes {
     pub(crate) read_bytes: u64,
     /// Number of parameters in all tensors.
     pub(crate) parameters: u64,
+}
+
+/// Bytes of a model's weights that a set of kernels repacks; 0 if the header does not tell.
+pub fn repacked_bytes(header: &Header, kernel: Kernel) -> u64 {
+    let weights = WeightBytes::read(header, &Layout::default(), Repacking::of(kernel));
+    weights.map_or(0, |weights| weights.repacked_bytes)
 }
 
 /// Tensors of which each token reads one row.
