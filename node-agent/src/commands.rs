@@ -33,10 +33,10 @@ use crate::types::print::PrintError;
 use check::CheckArgs;
 use cli::{Cli, Command, EXAMPLES, EngineArgs};
 use doctor::sandbox_trial;
-use pull::reference::Reference;
 use pull::stop::Stop;
 use serve::llama_flags;
 use serve::options::{CheckedArgs, ServeArgs, ServeOptions};
+use serve::remote::{Files, RemoteModels};
 use tune::TuneArgs;
 
 /// Parses the command line, runs the command, and prints why it failed.
@@ -100,14 +100,14 @@ fn print_failure(Failed { code, message }: &Failed) -> ExitCode {
 
 fn start(args: ServeArgs) -> Result<(), Failed> {
     start_log(request_id::visit_current);
-    let remote = args.remote_model()?;
+    let remote = args.remote_models()?;
     let args = args.check()?;
     let kernel = block_on(prove(args.kernel()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(Failed::software)?;
-    let options = match remote {
-        None => args.plan(kernel, None),
-        Some(reference) => runtime.block_on(fetch_and_plan(reference, args, kernel)),
+    let options = match remote.is_empty() {
+        true => args.plan(kernel, Files::default()),
+        false => runtime.block_on(fetch_and_plan(remote, args, kernel)),
     };
     let served = options.and_then(|options| runtime.block_on(serve::serve(options)));
     // Do not wait for a DNS lookup in progress.
@@ -115,15 +115,15 @@ fn start(args: ServeArgs) -> Result<(), Failed> {
     served
 }
 
-/// Downloads the model and plans for it, until a signal comes.
+/// Downloads the models and plans for them, until a signal comes.
 async fn fetch_and_plan(
-    reference: Reference,
+    remote: RemoteModels,
     args: CheckedArgs,
     kernel: Kernel,
 ) -> Result<ServeOptions, Failed> {
     let stop = Stop::on_signals().map_err(Failed::software)?;
-    let file = model::download(&reference, &stop).await?;
-    let planned = tokio::task::spawn_blocking(move || args.plan(kernel, Some(file)));
+    let files = remote.download(&stop).await?;
+    let planned = tokio::task::spawn_blocking(move || args.plan(kernel, files));
     let planned = stop.unless(planned).await;
     let planned = planned.map_err(|code| Failed::new(code, "interrupted"))?;
     planned.map_err(Failed::software)?

@@ -11,7 +11,7 @@ use inference_core::types::units::bytes;
 use inference_metrics::Process;
 use tokio_util::sync::CancellationToken;
 
-use crate::commands::model::local_file;
+use crate::commands::model::{local_file, with_local_draft};
 use crate::engine::client::{EngineClient, EngineState, Via};
 use crate::engine::flags::EngineFlags;
 use crate::engine::ipc::EngineFacts;
@@ -61,7 +61,8 @@ impl CheckArgs {
     async fn check(&self, model: &Path, kernel: Kernel) -> Result<Works, String> {
         let model = &local_file(model).map_err(|e| e.message)?;
         let named = |why| format!("model file {}: {why}", model.display());
-        let launch = Launch::new(model, self.engine.clone(), kernel).map_err(|e| match e {
+        let flags = with_local_draft(&self.engine).map_err(|e| named(e.message))?;
+        let launch = Launch::new(model, flags, kernel).map_err(|e| match e {
             // It already names the file.
             LaunchError::File(e) => e.to_string(),
             LaunchError::Settings(e) => named(e.to_string()),

@@ -13,6 +13,7 @@ use crate::commands::pull::reference::{Reference, is_remote};
 use crate::commands::pull::stop::Stop;
 use crate::commands::pull::transfer::Tools;
 use crate::commands::pull::{EXIT_USAGE, RETRIES, STALL_SECONDS, hub_client};
+use crate::engine::flags::EngineFlags;
 use crate::types::exit::{EXIT_UNAVAILABLE, Failed};
 
 /// How often to tell systemd that a download makes progress.
@@ -42,6 +43,17 @@ pub(crate) fn local_file(model: &Path) -> Result<PathBuf, Failed> {
         );
         Failed::new(EXIT_UNAVAILABLE, why)
     })
+}
+
+/// Flags of a command that downloads nothing, with the draft model's file.
+pub(crate) fn with_local_draft(flags: &EngineFlags) -> Result<EngineFlags, Failed> {
+    let draft = flags.draft_model().map(local_file).transpose().map_err(of_draft)?;
+    Ok(EngineFlags { draft_model: draft, ..flags.clone() })
+}
+
+/// A failure that names the flag of the draft model.
+pub(crate) fn of_draft(failed: Failed) -> Failed {
+    Failed { message: format!("--draft-model: {}", failed.message), ..failed }
 }
 
 /// The file of a model, downloaded into the cache if it is not there.

@@ -2,6 +2,7 @@
 
 pub(crate) mod llama_flags;
 pub(crate) mod options;
+pub(crate) mod remote;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

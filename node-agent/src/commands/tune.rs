@@ -10,7 +10,7 @@ use clap::Args;
 use inference_core::hardware::Kernel;
 use inference_core::tools::tune::BUDGET;
 
-use crate::commands::model::local_file;
+use crate::commands::model::{local_file, with_local_draft};
 use crate::engine::flags::EngineFlags;
 use crate::engine::model_files::ModelFiles;
 use crate::engine::tuning::TuneJob;
@@ -41,7 +41,8 @@ impl TuneArgs {
     /// Measures and prints.
     pub(crate) fn run(&self, kernel: Kernel) -> Result<(), Failed> {
         let files = ModelFiles::open(&local_file(&self.model)?).map_err(Failed::data)?;
-        let job = TuneJob::new(&files, kernel, &self.engine).map_err(Failed::data)?;
+        let flags = with_local_draft(&self.engine)?;
+        let job = TuneJob::new(&files, kernel, &flags).map_err(Failed::data)?;
         let known = if self.force { None } else { job.known_exactly() };
         let was_known = known.is_some();
         let entry = match known {

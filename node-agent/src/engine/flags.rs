@@ -87,10 +87,10 @@ pub(crate) struct EngineFlags {
     /// repeats its prompt or itself, or a draft model knows it
     #[arg(long, env = "FLOTILLA_NO_SPECULATION", value_parser = FalseyValueParser::new())]
     pub no_speculation: bool,
-    /// Draft model (GGUF): a small model of the same family, a tenth of the size or less, that
-    /// drafts what the large one may say, where that is faster. Responses stay the same
-    /// [default: none]
-    #[arg(long, env = "FLOTILLA_DRAFT_MODEL", value_name = "FILE")]
+    /// Draft model (GGUF, or hf:owner/repo:quantization): a small model of the same family, a tenth
+    /// of the size or less, that drafts what the large one may say, where that is faster. Responses
+    /// stay the same [default: none]
+    #[arg(long, env = "FLOTILLA_DRAFT_MODEL", value_name = "MODEL")]
     pub draft_model: Option<PathBuf>,
     /// Pooling of an embedding model: mean, cls, last, or rank for a reranking model
     /// [default: as in the model file; without either, the model generates text]
@@ -229,7 +229,8 @@ impl EngineFlags {
         Ok((options, origins))
     }
 
-    fn draft_model(&self) -> Option<&Path> {
+    /// The draft model, unless speculative decoding is disabled.
+    pub(crate) fn draft_model(&self) -> Option<&Path> {
         self.draft_model.as_deref().filter(|_| !self.no_speculation)
     }
 

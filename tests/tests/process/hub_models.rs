@@ -157,6 +157,46 @@ async fn a_quantization_of_a_repository_is_served_and_found_again_without_the_hu
 }
 
 #[tokio::test]
+async fn a_draft_model_is_downloaded_by_its_name_and_found_again_without_the_hub() {
+    let folder = Folder::new();
+    let server = hub(quantizations());
+    let draft = "hf:Qwen/Small-GGUF:q4_k_m";
+    let model = demo_model();
+    let model = model.to_str().unwrap();
+    let agent = serve(&folder, &server.url(""), &[model, "--draft-model", draft]);
+    agent.wait_for_line("model downloaded");
+    let line = agent.wait_for_line("\"draft model\"");
+    assert!(line.contains("/models/hub/Qwen/Small-GGUF/"), "{line}");
+    answers(&agent, "flotilla-demo").await;
+    let file = format!("/Qwen/Small-GGUF/resolve/{COMMIT}/some-model-q4_k_m.gguf");
+    assert_eq!(asked_files(&server), [file]);
+    drop((agent, server));
+
+    // llama-server's flag for the same.
+    let offline = serve(&folder, NOWHERE, &["-m", model, "-hfd", "Qwen/Small-GGUF:Q4_K_M"]);
+    offline.wait_for_line("model found in the cache");
+    answers(&offline, "flotilla-demo").await;
+    drop(offline);
+    let ran = run(&folder, NOWHERE, &["check", model, "--draft-model", draft]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+
+    // Not needed, so not asked for.
+    let other = "hf:Qwen/Small-GGUF:Q8_0";
+    let without = serve(&folder, NOWHERE, &[model, "--draft-model", other, "--no-speculation"]);
+    answers(&without, "flotilla-demo").await;
+    for command in ["check", "tune"] {
+        let ran = run(&folder, NOWHERE, &[command, model, "--draft-model", other]);
+        assert_ne!(ran.code, Some(0), "{ran:?}");
+        let all = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(all.contains("--draft-model: "), "{ran:?}");
+        assert!(all.contains("pull --cache hf:Qwen/Small-GGUF:Q8_0"), "{ran:?}");
+    }
+    let wrong = run(&folder, NOWHERE, &["serve", model, "--draft-model", "hf:own/../repo"]);
+    assert_eq!(wrong.code, Some(64), "{wrong:?}");
+    assert!(wrong.stderr.contains("--draft-model: "), "{wrong:?}");
+}
+
+#[tokio::test]
 async fn all_files_of_a_split_model_are_downloaded() {
     let (folder, parts) = (Folder::new(), Folder::new());
     let files = split(&parts).map(|path| {

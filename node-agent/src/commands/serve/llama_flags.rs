@@ -30,6 +30,7 @@ const IN_PAIRS: &[(&[&str], &str)] = &[
     (&["--port"], "port"),
     (&["-hf", "-hfr", "--hf-repo"], "repository"),
     (&["-hff", "--hf-file"], "file"),
+    (&["-hfd", "-hfrd", "--hf-repo-draft"], "draft repository"),
 ];
 
 /// Replaces llama-server's flags of `serve` by ours.
@@ -74,6 +75,7 @@ pub(crate) fn translate(
     }
     out.extend(kv_type(&pairs));
     out.extend(hub_model(&pairs)?);
+    out.extend(hub_draft(&pairs));
     out.extend(listen(&pairs));
     Ok(out)
 }
@@ -118,6 +120,13 @@ fn hub_model(pairs: &BTreeMap<&str, OsString>) -> Result<Vec<OsString>, String> 
         Some(file) => format!("hf:{}/{file}", repo.split(':').next().unwrap_or(repo)),
     };
     Ok(vec!["--model".into(), model.into()])
+}
+
+fn hub_draft(pairs: &BTreeMap<&str, OsString>) -> Vec<OsString> {
+    let Some(repo) = pairs.get("draft repository") else { return Vec::new() };
+    let repo = repo.to_string_lossy();
+    let repo = repo.strip_prefix("hf:").unwrap_or(&repo);
+    vec!["--draft-model".into(), format!("hf:{repo}").into()]
 }
 
 fn listen(pairs: &BTreeMap<&str, OsString>) -> Vec<OsString> {
@@ -171,6 +180,8 @@ mod tests {
             ("-hf o/r:Q8_0 -c 512", "--context-tokens 512 --model hf:o/r:Q8_0"),
             ("--hf-repo=hf:o/r", "--model hf:o/r"),
             ("-hf o/r:Q8_0 -hff q/m.gguf", "--model hf:o/r/q/m.gguf"),
+            ("-m a -hfd o/r:Q8_0", "--model a --draft-model hf:o/r:Q8_0"),
+            ("-m a --hf-repo-draft=hf:o/r", "--model a --draft-model hf:o/r"),
             ("-mu https://h/m.gguf", "--model https://h/m.gguf"),
         ] {
             let expected = format!("agent serve {ours}");

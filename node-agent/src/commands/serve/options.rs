@@ -12,7 +12,7 @@ use inference_protocol::ids::is_plain_id;
 use sha2::{Digest, Sha256};
 
 use crate::commands::model;
-use crate::commands::pull::reference::Reference;
+use crate::commands::serve::remote::{Files, RemoteModels};
 use crate::engine::flags::EngineFlags;
 use crate::engine::launch::Launch;
 use crate::engine::prefix_disk;
@@ -99,13 +99,15 @@ pub(crate) struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// The model, if it is not just a file of this machine.
-    pub(crate) fn remote_model(&self) -> Result<Option<Reference>, Failed> {
-        match self.model() {
-            Ok(model) => model::remote(model),
+    /// The models that are not just files of this machine.
+    pub(crate) fn remote_models(&self) -> Result<RemoteModels, Failed> {
+        let model = match self.model() {
+            Ok(model) => model::remote(model)?,
             // Reported when everything is checked.
-            Err(_) => Ok(None),
-        }
+            Err(_) => None,
+        };
+        let draft = self.engine.draft_model().map(model::remote).transpose();
+        Ok(RemoteModels { model, draft: draft.map_err(model::of_draft)?.flatten() })
     }
 
     fn model(&self) -> Result<&PathBuf, Failed> {
@@ -118,7 +120,7 @@ impl ServeArgs {
         let joins = !self.gateways.join.is_empty();
         let model = self.model()?.clone();
         let default_listen = (!joins).then(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
-        let model_name = match (&self.model_name, self.remote_model()?) {
+        let model_name = match (&self.model_name, self.remote_models()?.model) {
             (Some(name), _) => name.clone(),
             (None, Some(reference)) => reference.model_name(),
             (None, None) => file_stem(&model),
@@ -176,15 +178,12 @@ impl CheckedArgs {
         self.args.engine.kernel
     }
 
-    /// Plans for the model, for kernels that were tested. `file`: where it was downloaded to.
+    /// Plans for the models, for kernels that were tested. `files`: where they were downloaded to.
     /// Blocks.
-    pub(crate) fn plan(
-        self,
-        kernel: Kernel,
-        file: Option<PathBuf>,
-    ) -> Result<ServeOptions, Failed> {
-        let Self { args, model, model_name, listen, key, gateways, name, template } = self;
-        let file = file.unwrap_or(model);
+    pub(crate) fn plan(self, kernel: Kernel, files: Files) -> Result<ServeOptions, Failed> {
+        let Self { mut args, model, model_name, listen, key, gateways, name, template } = self;
+        let file = files.model.unwrap_or(model);
+        args.engine.draft_model = files.draft.or(args.engine.draft_model);
         let disk = prefix_disk::options(args.prefix_disk_mib).map_err(Failed::data)?;
         let launch = Launch::tuned(&file, args.engine, kernel, args.tune).map_err(Failed::data)?;
         let launch = launch.with_prefix_disk(disk);
