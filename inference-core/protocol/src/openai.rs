@@ -36,8 +36,8 @@ pub use embeddings::{
 pub use raw_object::{RawField, RawObject};
 pub use request::{
     BiasFields, ChatMessage, ChatRequest, CompletionRequest, ConstraintFields, ExtraFile,
-    NamedSchema, OneOrMany, Prompt, PromptEntry, ResponseFormat, SamplingFields, StreamOptions,
-    StructuredOutputs,
+    NamedSchema, OneOrMany, PredictedContent, PredictedPart, Prediction, Prompt, PromptEntry,
+    ResponseFormat, SamplingFields, StreamOptions, StructuredOutputs,
 };
 pub use response::{Model, ModelList, ModelMeta, PromptProgress, Timings, Usage};
 pub use routing::{CHOICES_MAX, Invalid, Lengths, RoutingFields, TEXT_CHOICES_MAX};

@@ -1,10 +1,10 @@
 //! PURE. Turns options that are texts into tokens: words, DRY's sequence breakers, the delimiters
-//! of reasoning.
+//! of reasoning, and what a response is likely to repeat.
 
 use std::sync::Arc;
 
 use super::Preparer;
-use super::tokenizing::{IsWanted, PrepareError};
+use super::tokenizing::{IsWanted, PrepareError, TokenizeError};
 use crate::scheduler::reasoning_budget::ReasoningBudget;
 use crate::scheduler::sampler::ResolvedOptions;
 use crate::scheduler::sampler::dry::{self, BREAKER_BYTES_MAX, SequenceBreakers, TAIL_TOKENS_MAX};
@@ -36,7 +36,26 @@ impl Preparer {
         };
         let reasoning = options.reasoning_max.map(|max| self.reasoning(max, response_start));
         let reasoning = reasoning.transpose()?.flatten();
-        Ok(ResolvedOptions { bad_words, breakers, reasoning })
+        let prediction = match options.prediction.as_deref() {
+            Some(text) => self.prediction(text, is_wanted)?,
+            None => Arc::default(),
+        };
+        Ok(ResolvedOptions { bad_words, breakers, reasoning, prediction })
+    }
+
+    /// The tokens of a predicted text; none if the context does not hold it.
+    fn prediction(
+        &self,
+        text: &str,
+        is_wanted: IsWanted<'_>,
+    ) -> Result<Arc<[Token]>, PrepareError> {
+        let tokens_max = self.context_tokens as usize;
+        match self.tokenize_texts(std::iter::once(text), false, tokens_max, is_wanted) {
+            Ok(tokens) if tokens.len() <= tokens_max => Ok(tokens.into()),
+            Ok(_) | Err(TokenizeError::TooLong(_)) => Ok(Arc::default()),
+            Err(TokenizeError::Cancelled) => Err(PrepareError::Cancelled),
+            Err(TokenizeError::Failed(failure)) => Err(failure.into()),
+        }
     }
 
     fn check_known(&self, param: &str, tokens: &[Token]) -> Result<(), Failure> {

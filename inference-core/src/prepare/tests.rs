@@ -49,6 +49,25 @@ fn a_prompt_as_long_as_the_context_is_refused_with_both_numbers() {
 }
 
 #[test]
+fn a_prediction_becomes_tokens_for_all_choices_unless_no_context_holds_it() {
+    let plain = preparer(None);
+    for (text, expected) in [("abc", "abc"), ("", ""), ("12345678", "12345678"), ("123456789", "")]
+    {
+        let sibling = Sibling { seed: 2, resume_tokens: Vec::new() };
+        let options = Options { prediction: Some(text.into()), ..Options::GREEDY };
+        let asked = request(Prompt::Text("1".into()));
+        let asked = GenerateRequest { options, siblings: vec![sibling], ..asked };
+        let prepared = plain.prepare(&asked, &|| true).map_err(|_| text).unwrap();
+        assert_eq!(prepared.len(), 2);
+        for one in prepared {
+            let bytes: Vec<Token> = expected.bytes().map(Token::from).collect();
+            assert_eq!(*one.resolved.prediction, *bytes, "{text}");
+            assert_eq!(one.tokens.len(), 1, "{text}");
+        }
+    }
+}
+
+#[test]
 fn empty_prompts_unknown_tokens_and_missing_templates_are_refused() {
     let plain = preparer(None);
     assert_eq!(prepare(&plain, Prompt::Text(String::new())), Err(Failure::EmptyPrompt));

@@ -1,5 +1,7 @@
-//! PURE. The drafts of a sequence: from its own text ([`PromptLookup`]), or from a draft model
+//! PURE. The drafts of a sequence: from texts ([`PromptLookup`]), or from a draft model
 //! ([`crate::scheduler::draft_model`]).
+
+use std::sync::Arc;
 
 use crate::scheduler::prompt_lookup::PromptLookup;
 use crate::types::request::Token;
@@ -31,18 +33,19 @@ pub(crate) struct Outcome {
 }
 
 impl Drafts {
-    /// Starts without a draft.
-    pub(crate) fn new() -> Self {
-        Self { lookup: PromptLookup::new(), modeled: None, acceptance: None, tokens_without: 0 }
+    /// Starts without a draft. The response is likely to repeat `prediction`.
+    pub(crate) fn new(prediction: Arc<[Token]>) -> Self {
+        let lookup = PromptLookup::new(prediction);
+        Self { lookup, modeled: None, acceptance: None, tokens_without: 0 }
     }
 
-    /// Drafts up to `count` tokens after `known` from the text.
-    pub(crate) fn update(&mut self, known: &[Token], count: usize) {
+    /// Drafts up to `count` tokens after `known`, of which `prompt` are the prompt's, from texts.
+    pub(crate) fn update(&mut self, known: &[Token], prompt: usize, count: usize) {
         self.modeled = None;
-        self.lookup.update(known, count);
+        self.lookup.update(known, prompt, count);
     }
 
-    /// The draft from the text.
+    /// The draft from texts.
     pub(crate) fn lookup(&self) -> &PromptLookup {
         &self.lookup
     }
@@ -97,13 +100,17 @@ impl Drafts {
 mod tests {
     use super::*;
 
+    fn new() -> Drafts {
+        Drafts::new(Arc::default())
+    }
+
     /// The text promises 9 and 2.
     const KNOWN: [Token; 9] = [1, 2, 3, 9, 2, 7, 1, 2, 3];
 
     #[test]
     fn the_model_takes_the_place_of_the_text_until_the_next_draft() {
-        let mut drafts = Drafts::new();
-        drafts.update(&KNOWN, 2);
+        let mut drafts = new();
+        drafts.update(&KNOWN, 0, 2);
         assert_eq!(drafts.tokens(), [9, 2]);
         drafts.set_modeled(vec![5, 6], 0.5);
         assert_eq!(drafts.tokens(), [5, 6]);
@@ -111,15 +118,15 @@ mod tests {
         assert_eq!(drafts.record(0, 5), right);
         assert_eq!(drafts.record(1, 7), Outcome { is_accepted: false, ..right });
         assert_eq!(drafts.record(2, 7), Outcome { is_accepted: false, is_modeled: false });
-        drafts.update(&KNOWN, 1);
+        drafts.update(&KNOWN, 0, 1);
         assert_eq!(drafts.record(0, 9), Outcome { is_modeled: false, ..right });
     }
 
     #[test]
     fn both_rates_follow_what_each_has_promised() {
-        let mut drafts = Drafts::new();
+        let mut drafts = new();
         let before = {
-            drafts.update(&KNOWN, 2);
+            drafts.update(&KNOWN, 0, 2);
             drafts.lookup().acceptance()
         };
         assert_eq!(drafts.modeled_acceptance(), None);
@@ -130,7 +137,7 @@ mod tests {
         drafts.record(1, 2);
         assert_eq!(drafts.lookup().acceptance(), after, "its second token followed another one");
         assert!((drafts.modeled_acceptance().unwrap() - 0.5).abs() < 0.01);
-        drafts.update(&KNOWN, 0);
+        drafts.update(&KNOWN, 0, 0);
         (0..TOKENS_REMEMBERED).for_each(|_| assert!(!drafts.record(0, 9).is_accepted));
         assert_eq!(drafts.modeled_acceptance(), None, "other text may be easier");
     }

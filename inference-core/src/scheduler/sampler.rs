@@ -73,6 +73,8 @@ pub struct ResolvedOptions {
     pub(crate) breakers: Arc<SequenceBreakers>,
     /// Limit of the reasoning.
     pub(crate) reasoning: Option<ReasoningBudget>,
+    /// What the response is likely to repeat.
+    pub(crate) prediction: Arc<[Token]>,
 }
 
 /// Excludes tokens by setting their logits to negative infinity.

@@ -147,7 +147,7 @@ impl Sequence {
             skipped_steps: 0,
             cancel: job.cancel,
             arrival,
-            drafts: Drafts::new(),
+            drafts: Drafts::new(std::mem::take(&mut resolved.prediction)),
             drafted: 0,
             accepted: 0,
             saves: SavePositions::default(),
@@ -229,12 +229,13 @@ impl Sequence {
         self.tokens.len() as u32 >= self.tokens_max
     }
 
-    /// Drafts up to `count` tokens from its text, as far as there is room for one more after them.
+    /// Drafts up to `count` tokens from texts, as far as there is room for one more after them.
     /// Returns how many there is room for.
     pub(crate) fn draft(&mut self, count: u32) -> u32 {
         let room = self.tokens_max.saturating_sub(self.tokens.len() as u32 + 1);
-        self.drafts.update(&self.tokens, count.min(room) as usize);
-        count.min(room)
+        let (prompt, count) = (self.prompt_tokens as usize, count.min(room));
+        self.drafts.update(&self.tokens, prompt, count as usize);
+        count
     }
 
     /// True if logprobs of its prompt are missing.

@@ -129,6 +129,8 @@ pub struct Options {
     pub prompt_logprobs: bool,
     /// Maximum tokens of reasoning; `None` is no limit.
     pub reasoning_max: Option<u32>,
+    /// Text that the response is likely to repeat.
+    pub prediction: Option<String>,
     /// True if the prompt may start with a cached prefix.
     pub uses_cache: bool,
     /// The group of tenants whose cached prefixes it shares, as a tenant; `None` is its own tenant.
@@ -149,6 +151,7 @@ impl Options {
         logprobs: None,
         prompt_logprobs: false,
         reasoning_max: None,
+        prediction: None,
         uses_cache: true,
         prefix_group: None,
         reports_prefill: false,

@@ -189,6 +189,7 @@ mod tests {
                 reports_prefill: true,
                 usage_max: Some(70),
                 reasoning_max: Some(0),
+                prediction: Some("y".into()),
                 uses_cache: false,
                 prefix_group: Some(Tenant(8)),
             },

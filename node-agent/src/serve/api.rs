@@ -7,6 +7,7 @@ mod constraint;
 mod embeddings;
 mod generate;
 mod listing;
+mod prediction;
 mod reasoning;
 mod sampling;
 mod stored;

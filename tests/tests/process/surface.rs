@@ -169,6 +169,37 @@ async fn the_prefix_cache_can_be_turned_off() {
 }
 
 #[tokio::test]
+async fn a_prediction_changes_no_token_and_is_what_drafts_come_from() {
+    let agent = Agent::start(&[]).await;
+    let mut request = chat("Count from 1 to 25.");
+    let known = agent.client.chat(&request).await.content();
+    for wrong in [json!({"type": "text", "content": "1"}), json!({"type": "content"}), json!("1")] {
+        request["prediction"] = wrong;
+        let refused = agent.client.chat(&request).await;
+        assert_eq!(refused.status, 400);
+        assert!(refused.json()["error"]["param"].as_str().unwrap().starts_with("prediction"));
+    }
+    let parts =
+        json!([{"type": "text", "text": &known[..9]}, {"type": "text", "text": &known[9..]}]);
+    request["timings"] = json!(true);
+    request["n"] = json!(2);
+    for content in [json!("Something else."), json!("1, 2, ".repeat(9000)), json!(""), parts] {
+        request["prediction"] = json!({"type": "content", "content": content});
+        let said = agent.client.chat(&request).await;
+        assert_eq!(said.content(), known, "{content}");
+        let usage = &said.json()["usage"];
+        assert!(usage["prompt_tokens"].as_u64().unwrap() < 100, "it is no part of the prompt");
+    }
+    // The machine has to be known, and not every time is it fast enough.
+    eventually("drafts of most tokens", async || {
+        let timings = agent.client.chat(&request).await.json()["timings"].clone();
+        let count = |name: &str| timings[name].as_u64();
+        (count("draft_n_accepted")? * 2 > count("predicted_n")?).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn speculation_changes_no_token_and_can_be_turned_off() {
     let (plain, drafting) = (Agent::start(&["--no-speculation"]).await, Agent::start(&[]).await);
     let question = "Count from 1 to 25.";

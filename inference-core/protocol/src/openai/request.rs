@@ -223,6 +223,36 @@ impl OneOrMany {
     }
 }
 
+/// `prediction`: text that a response is likely to repeat.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct Prediction {
+    /// `content`
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The text, or its parts.
+    pub content: PredictedContent,
+}
+
+/// Content of a [`Prediction`].
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "expected a string or a list of text parts")]
+pub enum PredictedContent {
+    /// `"a"`
+    Text(String),
+    /// `[{"type": "text", "text": "a"}]`
+    Parts(Vec<PredictedPart>),
+}
+
+/// Part of a [`PredictedContent`].
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+pub struct PredictedPart {
+    /// `text`
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The text.
+    pub text: String,
+}
+
 /// `stream_options`.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 pub struct StreamOptions {
@@ -245,6 +275,9 @@ pub struct ChatRequest {
     /// `none` leaves the reasoning in the content; any other value returns it as
     /// `reasoning_content`.
     pub reasoning_format: Option<String>,
+    /// Text that the response is likely to repeat, such as the code that it edits: it arrives
+    /// sooner where that is right, and is the same in any case.
+    pub prediction: Option<Prediction>,
     /// Allow several tool calls in one response; default true.
     pub parallel_tool_calls: Option<bool>,
     /// Return log probabilities of the tokens.

@@ -8,6 +8,7 @@ use rand_pcg::Pcg64;
 
 use super::*;
 use crate::scheduler::fake::{FakeModel, FakeTokenizer};
+use crate::scheduler::sampler::ResolvedOptions;
 use crate::scheduler::sequence::CancelFlag;
 use crate::types::model::Tokenizer;
 use crate::types::request::{Options, RequestId, Tenant};
@@ -56,16 +57,18 @@ impl Bench {
         options: Options,
     ) -> CancelFlag {
         let cancel = CancelFlag::default();
+        let tokens = |text: &str| FakeTokenizer.tokenize(text, false).unwrap();
+        let prediction = options.prediction.as_deref().map_or(Vec::new(), tokens).into();
         let job = Job {
             id,
             tenant,
-            tokens: FakeTokenizer.tokenize(prompt, false).unwrap(),
+            tokens: tokens(prompt),
             resumed_len: 0,
             options,
             visible: Vec::new(),
             grammar: None,
             in_reasoning: false,
-            resolved: Default::default(),
+            resolved: ResolvedOptions { prediction, ..Default::default() },
             cancel: cancel.clone(),
         };
         let events = &mut self.events;

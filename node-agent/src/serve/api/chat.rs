@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::generate::{self, CheckedRequest, InputPrompt, Origin};
 use super::sampling::{self, Absent, invalid};
 use super::tools::{self, OfferedTools};
-use super::{Caller, check_model, constraint, reasoning};
+use super::{Caller, check_model, constraint, prediction, reasoning};
 use crate::serve::node::Node;
 use crate::serve::stream::Shape;
 use crate::types::error::Error;
@@ -45,7 +45,7 @@ fn read(
 }
 
 fn check(
-    chat: ChatRequest,
+    mut chat: ChatRequest,
     absent: &Absent,
     body: &RawObject<'_>,
 ) -> Result<CheckedRequest, Error> {
@@ -56,6 +56,7 @@ fn check(
         parameters.options.max_tokens = newer;
     }
     parameters.options.logprobs = logprobs(&chat)?;
+    parameters.options.prediction = prediction::text(chat.prediction.take())?;
     parameters.options.reasoning_max = reasoning::check(&chat)?.tokens_max;
     let tools = tools::offered(&chat)?;
     let constraint = constraint::from_fields(body.read()?)?;

@@ -61,6 +61,7 @@ pub(super) fn check(fields: SamplingFields, absent: &Absent) -> Result<Parameter
         logprobs: None,
         prompt_logprobs: false,
         reasoning_max: None,
+        prediction: None,
         uses_cache: fields.cache_prompt.unwrap_or(true),
         prefix_group: None,
         reports_prefill: false,

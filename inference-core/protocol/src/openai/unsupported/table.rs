@@ -182,7 +182,6 @@ pub const IGNORED: &[(&str, &[&str])] = &[
             "keep_alive",
             "kv_transfer_params",
             "n_cache_reuse",
-            "prediction",
             "priority",
             "prompt_cache_key",
             "prompt_cache_options",

@@ -65,6 +65,29 @@ fn a_response_with_drafts_is_the_same_in_fewer_steps() {
 }
 
 #[test]
+fn a_response_with_a_prediction_is_the_same_in_fewer_steps_whatever_it_predicts() {
+    // It differs from its prompt in so many places that the prompt tells little.
+    let bench = || Bench::on(FakeModel::new(2, 64, 32).with_mistakes(3)).drafting();
+    let response_to = |prediction: Option<&str>| {
+        let prediction = prediction.map(Into::into);
+        response_to(bench(), NEW, Options { prediction, max_tokens: Some(26), ..options(1) })
+    };
+    let plain = response_to(None);
+    let right = plain.0.clone();
+    let edited = format!("{}???{}", &right[..10], &right[10..]);
+    let steps = [&right, &edited, "9876543210"].map(|prediction| {
+        let said = response_to(Some(prediction));
+        let expected = (&plain.0, &plain.1, &plain.2, &plain.3);
+        assert_eq!((&said.0, &said.1, &said.2, &said.3), expected, "{prediction}");
+        said.4.steps
+    });
+    let ([right, edited, wrong], none) = (steps, plain.4.steps);
+    assert!(right * 2 < none, "{right} and {none} steps");
+    assert!(right < edited && edited < none, "{right}, {edited} and {none} steps");
+    assert!(wrong <= none + 2, "{wrong} and {none} steps");
+}
+
+#[test]
 fn drafts_never_go_beyond_the_context_or_the_wanted_tokens() {
     for max_tokens in [None, Some(1), Some(2), Some(7), Some(20)] {
         let mut bench = Bench::new(1, 32).drafting();
