@@ -4,7 +4,7 @@
 //! endian. Every count and length is checked against the file size before it is used.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io::{self, BufRead, ErrorKind};
 
 use crate::types::request::SamplingDefaults;
 
@@ -132,7 +132,7 @@ impl std::fmt::Display for HeaderError {
 impl std::error::Error for HeaderError {}
 
 /// Reads and checks the header of a file of `file_bytes` bytes.
-pub fn read_header(source: impl Read, file_bytes: u64) -> Result<Header, HeaderError> {
+pub fn read_header(source: impl BufRead, file_bytes: u64) -> Result<Header, HeaderError> {
     let mut reader = Reader { source, position: 0, file_bytes };
     if &reader.bytes::<4>()? != b"GGUF" {
         return Err(HeaderError::NotGguf);
@@ -198,7 +198,7 @@ pub fn read_header(source: impl Read, file_bytes: u64) -> Result<Header, HeaderE
 
 /// Checks that the tensor data lies inside the file, by the end of the last tensor.
 fn read_tensors(
-    reader: &mut Reader<impl Read>,
+    reader: &mut Reader<impl BufRead>,
     tensors: u64,
     alignment: u64,
 ) -> Result<Vec<TensorInfo>, HeaderError> {
@@ -226,7 +226,7 @@ fn read_tensors(
 }
 
 /// Reads the next tensor's metadata, without its offset.
-fn read_tensor(reader: &mut Reader<impl Read>) -> Result<TensorInfo, HeaderError> {
+fn read_tensor(reader: &mut Reader<impl BufRead>) -> Result<TensorInfo, HeaderError> {
     let name = reader.short_string("a tensor's name", TENSOR_NAME_BYTES_MAX)?;
     let count = reader.u32()?;
     if count == 0 || count > DIMENSIONS_MAX {
@@ -274,7 +274,7 @@ struct Reader<R> {
     file_bytes: u64,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: BufRead> Reader<R> {
     fn need(&self, bytes: u64) -> Result<(), HeaderError> {
         let needs = self.position.saturating_add(bytes);
         if needs > self.file_bytes {
@@ -328,8 +328,18 @@ impl<R: Read> Reader<R> {
 
     fn skip(&mut self, bytes: u64) -> Result<(), HeaderError> {
         self.need(bytes)?;
-        io::copy(&mut self.source.by_ref().take(bytes), &mut io::sink())
-            .map_err(HeaderError::Io)?;
+        let mut left = bytes;
+        while left > 0 {
+            // Most of a header are hundreds of thousands of short strings.
+            let buffered = match self.source.fill_buf() {
+                Ok([]) => return Err(HeaderError::Io(ErrorKind::UnexpectedEof.into())),
+                Ok(buffered) => left.min(buffered.len() as u64),
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => return Err(HeaderError::Io(e)),
+            };
+            self.source.consume(buffered as usize);
+            left -= buffered;
+        }
         self.position += bytes;
         Ok(())
     }

@@ -17,6 +17,9 @@ use inference_core::model_file::memory_plan::weights::repacked_bytes;
 
 use crate::engine::model_files::digest::Fingerprint;
 
+/// Headers have some megabytes.
+const HEADER_BUFFER_BYTES: usize = 256 * 1024;
+
 /// The open files of a model.
 #[derive(Debug)]
 pub(crate) struct ModelFiles {
@@ -80,7 +83,8 @@ impl ModelFiles {
         let fail = |e: io::Error| ModelFileError::new(path, e);
         let bytes = first.metadata().map_err(fail)?.len();
         // The clone shares the file position, but no other reader uses it.
-        let reader = BufReader::new(first.try_clone().map_err(fail)?);
+        let reader =
+            BufReader::with_capacity(HEADER_BUFFER_BYTES, first.try_clone().map_err(fail)?);
         let header = gguf::read_header(reader, bytes).map_err(|e| ModelFileError::new(path, e))?;
         let mut parts = vec![first];
         for other in other_parts(path, &header)? {
