@@ -100,6 +100,8 @@ pub struct Config {
     pub static_nodes: Vec<StaticNode>,
     /// Price of a node per hour.
     pub node_price_per_hour: f64,
+    /// Leaving nodes hand their saved prefixes to others.
+    pub hand_over: bool,
     /// External endpoints.
     pub externals: Vec<ExternalEndpoint>,
     /// Limits.

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use hyper::header::HeaderValue;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -24,6 +25,9 @@ use flotilla_listeners::socket::BindError;
 mod allotments;
 pub mod settings;
 pub(crate) mod stored_keys;
+
+/// Leaving nodes that hand over what they have saved at a time: it all goes through this machine.
+const HAND_OVERS_MAX: usize = 4;
 
 /// State shared by all requests. Clones share it.
 #[derive(Debug, Clone)]
@@ -61,6 +65,7 @@ impl Gateway {
             allotting: tokio::sync::Mutex::default(),
             sharing: tokio::sync::Mutex::default(),
             responses: Responses::new(now.config.limits.stored),
+            hand_overs: Semaphore::new(HAND_OVERS_MAX),
             stop,
             links: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -133,6 +138,8 @@ pub struct Parts {
     pub store: Option<Store>,
     /// Stored responses of the Responses API.
     pub responses: Responses,
+    /// Permits of leaving nodes to hand over what they have saved.
+    pub(crate) hand_overs: Semaphore,
     /// Canceled when the gateway stops accepting work.
     pub stop: CancellationToken,
     /// Canceled when all requests are done. Links outlive the listeners, because requests in flight

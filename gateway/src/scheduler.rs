@@ -24,6 +24,7 @@ pub mod attempts;
 pub mod charge;
 pub mod cost;
 pub mod fleet;
+mod heirs;
 pub mod prefix_index;
 pub mod progress;
 pub mod queue;

@@ -6,11 +6,13 @@
 //! request from different tasks, which costs a system call and two wake-ups each. Here both are
 //! queued at once, and what several requests have queued is written together ([`driver`]).
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use h2::RecvStream;
 use h2::client::{self, SendRequest};
+use h2::{RecvStream, SendStream};
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -138,6 +140,30 @@ impl Upstream {
         response.await.map(|response| response.map(NodeBody::Link)).map_err(lost)
     }
 
+    /// Sends a request to a node whose body is that of another response, of `bytes` bytes, as fast
+    /// as both sides can. Dropping the future cancels both.
+    pub(crate) async fn send_body(
+        &self,
+        head: Request<()>,
+        body: NodeBody,
+        bytes: u64,
+    ) -> Result<Response<NodeBody>, Error> {
+        let lost = |_: h2::Error| Error::NodeLost;
+        let Via::Link { sender, .. } = &self.via else { return Err(Error::NodeLost) };
+        let mut sender = sender.clone().ready().await.map_err(lost)?;
+        let (response, stream) = sender.send_request(head, false).map_err(lost)?;
+        let mut response = pin!(response);
+        let response = tokio::select! {
+            // It may refuse before it has read everything.
+            response = &mut response => response,
+            sent = copy(body, stream, bytes) => {
+                sent?;
+                response.await
+            }
+        };
+        response.map(|response| response.map(NodeBody::Link)).map_err(lost)
+    }
+
     /// Ends the link.
     pub fn close(&self) {
         self.lost.cancel();
@@ -210,4 +236,26 @@ impl NodeBody {
         }
         Ok(Ok(whole.freeze()))
     }
+}
+
+/// Sends a body of `bytes` bytes over a stream. If the body is longer or shorter, the stream is
+/// reset.
+async fn copy(mut body: NodeBody, mut to: SendStream<Bytes>, bytes: u64) -> Result<(), Error> {
+    let lost = |_: h2::Error| Error::NodeLost;
+    let mut left = bytes;
+    while let Some(data) = body.data().await {
+        let mut data = data?;
+        left = left.checked_sub(data.len() as u64).ok_or(Error::NodeLost)?;
+        while !data.is_empty() {
+            to.reserve_capacity(data.len());
+            let capacity = poll_fn(|context| to.poll_capacity(context)).await;
+            let capacity = capacity.ok_or(Error::NodeLost)?.map_err(lost)?;
+            let part = data.split_to(capacity.min(data.len()));
+            to.send_data(part, false).map_err(lost)?;
+        }
+    }
+    if left > 0 {
+        return Err(Error::NodeLost);
+    }
+    to.send_data(Bytes::new(), true).map_err(lost)
 }

@@ -47,6 +47,8 @@ impl Drop for MockNode {
 
 /// A request that waits for the test.
 pub struct Asked {
+    /// Its method.
+    pub method: String,
     /// Its path.
     pub path: String,
     /// Its body; null where it is no JSON.
@@ -106,6 +108,7 @@ pub fn healthy(name: &str, slots: u32) -> NodeStatus {
         prefill_tokens_per_second: None,
         decode_tokens_per_second: None,
         vitals: None,
+        prefixes: None,
     }
 }
 
@@ -292,6 +295,7 @@ async fn serve(
     // Requests of the gateway's own have none.
     let resume: usize = resume.unwrap_or(0);
     let (path, headers) = (request.uri().path().to_string(), request.headers().clone());
+    let method = request.method().to_string();
     #[expect(clippy::disallowed_methods, reason = "our own gateway sends it")]
     let body = request.into_body().collect().await.map_err(|_| "the request broke off")?;
     let body = body.to_bytes();
@@ -300,7 +304,7 @@ async fn serve(
     let (raw, body) = (body.slice_ref(raw), serde_json::from_slice(raw).unwrap_or_default());
     let (reply, answer) = oneshot::channel();
     asked
-        .send(Asked { path, body, raw, resume, tenant, authorization, headers, reply })
+        .send(Asked { method, path, body, raw, resume, tenant, authorization, headers, reply })
         .await
         .map_err(|_| "the test is over")?;
     answer.await.map_err(|_| "the test resets the stream")

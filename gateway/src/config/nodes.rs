@@ -24,6 +24,8 @@ pub(super) struct Nodes {
     pub listed: Vec<StaticNode>,
     /// Price of a node per hour.
     pub price_per_hour: f64,
+    /// Leaving nodes hand their saved prefixes to others.
+    pub hand_over: bool,
 }
 
 /// Reads `nodes`.
@@ -37,6 +39,7 @@ pub(super) fn read(section: Option<Section>, files: &Files, problems: &mut Probl
     let authority_file = section.text("client_ca_file", problems);
     let items = section.list("static", problems);
     let price_per_hour = section.decimal("price_per_hour", problems);
+    let hand_over = section.boolean("hand_over", false, problems);
     if join_key_file.is_none() && items.is_empty() {
         problems.push(Problem { path: "nodes".into(), message: none.into() });
     }
@@ -51,7 +54,7 @@ pub(super) fn read(section: Option<Section>, files: &Files, problems: &mut Probl
     let listed = items.into_iter().filter_map(|item| read_static(item, files, &mut urls, problems));
     let listed = listed.collect();
     section.finish(problems);
-    Nodes { join_key, join_key_file, authority, listed, price_per_hour }
+    Nodes { join_key, join_key_file, authority, listed, price_per_hour, hand_over }
 }
 
 fn read_static(

@@ -4,12 +4,14 @@ use bytes::Bytes;
 use hyper::header::HeaderValue;
 use hyper::{Request, StatusCode};
 use inference_protocol::fleet::{
-    NodeStatus, STATUS_LINE_BYTES_MAX, STATUS_PATH, VERSION, VERSION_HEADER,
+    HAND_OVER_HEADER, NodeState, NodeStatus, STATUS_LINE_BYTES_MAX, STATUS_PATH, VERSION,
+    VERSION_HEADER,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::hand_over::HandOver;
 use super::link_end::{LinkEnd, StatusEnd};
 use super::status;
 use crate::context::Gateway;
@@ -99,7 +101,9 @@ async fn follow_status(
     expect: &mut ExpectedNode,
     endpoint: &mut Registration,
 ) -> LinkEnd {
-    let mut lines = match open_status(upstream).await {
+    let hands_over = endpoint.gateway.settings.now().config.hand_over;
+    let mut handing = HandOver::default();
+    let mut lines = match open_status(upstream, hands_over).await {
         Ok(body) => StatusLines { body, buffer: Vec::new() },
         Err(end) => return end.into(),
     };
@@ -115,6 +119,7 @@ async fn follow_status(
                 endpoint.id.into_iter().for_each(|id| endpoint.dispatcher().retire(id));
                 continue;
             }
+            () = handing.run() => continue,
         };
         let line = match next {
             Ok(Ok(line)) => line,
@@ -127,14 +132,20 @@ async fn follow_status(
         };
         // From now on the identity must not change.
         expect.identity.get_or_insert_with(|| (status.node.clone(), status.epoch));
+        let prefixes = status.prefixes.clone();
+        let prefixes = prefixes.filter(|_| hands_over && status.state == NodeState::Draining);
         if let Err(end) = endpoint.record(upstream, status) {
             return end;
+        }
+        if let (Some(id), Some(prefixes)) = (endpoint.id, prefixes) {
+            handing.follow(&endpoint.gateway, (id, upstream), &prefixes);
         }
     }
 }
 
-async fn open_status(upstream: &Upstream) -> Result<NodeBody, StatusEnd> {
+async fn open_status(upstream: &Upstream, hands_over: bool) -> Result<NodeBody, StatusEnd> {
     let request = Request::get(format!("http://node{STATUS_PATH}")).header(VERSION_HEADER, VERSION);
+    let request = if hands_over { request.header(HAND_OVER_HEADER, "1") } else { request };
     let request = request.body(Bytes::new()).map_err(|_| StatusEnd::NotSent)?;
     let sent = timeout(STATUS_DEADLINE, upstream.send(request)).await;
     let response = match sent {

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
-use inference_protocol::fleet::{ModelStatus, NodeStatus, VERSION, Vitals};
+use inference_protocol::fleet::{ModelStatus, NodeStatus, PrefixStatus, VERSION, Vitals};
 use inference_protocol::ids::{MODEL_NAME_BYTES_MAX, is_plain_id};
 
 /// Models per node.
@@ -15,6 +15,8 @@ const SLOTS_MAX: u32 = 4096;
 /// Context size in tokens; sixteen times today's longest.
 const FAMILY_BYTES_MAX: usize = 64;
 const CONTEXT_TOKENS_MAX: u32 = 1 << 24;
+/// Key of an engine: a digest.
+const PREFIX_KEY_BYTES_MAX: usize = 64;
 /// Largest plausible speed in tokens per second.
 const SPEED_MAX: f32 = 1e7;
 /// Largest plausible memory size: one pebibyte.
@@ -82,6 +84,7 @@ pub(crate) fn check(mut status: NodeStatus) -> Result<NodeStatus, StatusProblem>
     // A node queues no more than this, so cap the figure.
     status.slots_busy_elsewhere = status.slots_busy_elsewhere.min(SLOTS_MAX);
     status.vitals = status.vitals.map(vitals);
+    status.prefixes = status.prefixes.filter(is_plausible);
     Ok(status)
 }
 
@@ -116,6 +119,11 @@ fn is_family(text: &str) -> bool {
     text.len() <= FAMILY_BYTES_MAX && !text.chars().any(char::is_control)
 }
 
+fn is_plausible(prefixes: &PrefixStatus) -> bool {
+    let is_key = !prefixes.key.is_empty() && prefixes.key.len() <= PREFIX_KEY_BYTES_MAX;
+    is_key && prefixes.heir.iter().all(|heir| is_plain_id(heir))
+}
+
 fn is_speed(speed: &f32) -> bool {
     speed.is_finite() && (0.0..=SPEED_MAX).contains(speed)
 }
@@ -137,7 +145,7 @@ fn vitals(reported: Vitals) -> Vitals {
 
 #[cfg(test)]
 mod tests {
-    use inference_protocol::fleet::NodeState;
+    use inference_protocol::fleet::{NodeState, PrefixStatus};
 
     use super::*;
 
@@ -158,6 +166,7 @@ mod tests {
             prefill_tokens_per_second: Some(100.0),
             decode_tokens_per_second: Some(20.0),
             vitals: Some(Vitals { pressure_cpu: Some(0.5), ..Vitals::default() }),
+            prefixes: Some(PrefixStatus { key: "0f".into(), ..PrefixStatus::default() }),
         }
     }
 
@@ -199,6 +208,19 @@ mod tests {
             assert_eq!(status.prefill_tokens_per_second, None);
             assert_eq!(status.decode_tokens_per_second, None);
             assert_eq!(status.vitals, Some(Vitals::default()));
+        }
+        let heir =
+            |name: &str| PrefixStatus { key: "k".into(), offered: 1, heir: Some(name.into()) };
+        let long = PrefixStatus { key: "k".repeat(65), ..PrefixStatus::default() };
+        for (prefixes, is_kept) in [
+            (heir("b"), true),
+            (heir("b\nc"), false),
+            (long, false),
+            (PrefixStatus::default(), false),
+        ] {
+            let mut status = right();
+            status.prefixes = Some(prefixes);
+            assert_eq!(check(status).unwrap().prefixes.is_some(), is_kept);
         }
         // JSON has no infinity. A number too large for the type is refused or dropped, too.
         let line = serde_json::to_string(&right()).unwrap().replace("100.0", "1e300");

@@ -28,7 +28,9 @@ mod store;
 
 use families::Families;
 pub use labels::EndpointKind;
-pub(crate) use labels::{MetricLabels, NODE_LEAVES, RequestSample, RetryKind, SpanLoss};
+pub(crate) use labels::{
+    HandOverOutcome, MetricLabels, NODE_LEAVES, RequestSample, RetryKind, SpanLoss,
+};
 pub(crate) use series::Series;
 use series::SeriesCache;
 pub(crate) use store::{BackgroundOutcome, WebhookOutcome};
@@ -165,6 +167,11 @@ impl Metrics {
         for (family, time) in self.0.families.certificate.iter().zip([not_before, not_after]) {
             family.with_label_values(&[domain]).set(time as f64);
         }
+    }
+
+    /// Counts a prefix that a leaving node offered.
+    pub(crate) fn record_hand_over(&self, outcome: HandOverOutcome) {
+        self.0.families.handed_over.with_label_values(&[outcome.name()]).inc();
     }
 
     /// Counts a decided hedge.

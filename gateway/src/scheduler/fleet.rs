@@ -18,6 +18,7 @@ mod cordon;
 mod endpoint;
 pub(crate) mod external;
 pub(crate) mod health;
+mod heir;
 mod index;
 mod names;
 mod pick;

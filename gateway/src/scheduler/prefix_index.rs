@@ -25,6 +25,8 @@ const FORGOTTEN_MAX: usize = 256;
 /// A tenant that has sent nothing for this long loses blocks first: its caches on the nodes are
 /// mostly gone by then.
 const IDLE_AFTER: Duration = Duration::from_secs(3600);
+/// Endpoints remembered that have left and have an heir, the most recent ones.
+const HEIRS_MAX: usize = 64;
 /// Endpoints remembered per block, the most recent ones.
 const ENDPOINTS_MAX: usize = 4;
 
@@ -91,6 +93,8 @@ pub(crate) struct PrefixIndex<I> {
     by_size: BTreeSet<(usize, u64)>,
     /// Tenants by last use.
     by_use: BTreeSet<(Duration, u64)>,
+    /// Endpoints that have left, and those that have what they had cached.
+    heirs: VecDeque<(I, I)>,
 }
 
 impl<I> Default for PrefixIndex<I> {
@@ -100,6 +104,7 @@ impl<I> Default for PrefixIndex<I> {
             shares: HashMap::new(),
             by_size: BTreeSet::new(),
             by_use: BTreeSet::new(),
+            heirs: VecDeque::new(),
         }
     }
 }
@@ -124,6 +129,21 @@ impl<I: Copy + PartialEq> PrefixIndex<I> {
         while self.known.len() > KNOWN_MAX {
             self.evict(now);
         }
+    }
+
+    /// Records that an endpoint has from now on what another one had, which leaves.
+    pub(crate) fn inherit(&mut self, left: I, heir: I) {
+        if self.heirs.len() >= HEIRS_MAX {
+            self.heirs.pop_front();
+        }
+        self.heirs.iter_mut().filter(|(_, to)| *to == left).for_each(|(_, to)| *to = heir);
+        self.heirs.push_back((left, heir));
+    }
+
+    /// Who has what this endpoint had.
+    fn holder(&self, endpoint: I) -> I {
+        let heir = self.heirs.iter().find(|(left, _)| *left == endpoint);
+        heir.map_or(endpoint, |(_, heir)| *heir)
     }
 
     /// Takes out a tenant's share; [`Self::put_share`] puts it back.
@@ -176,12 +196,12 @@ impl<I: Copy + PartialEq> PrefixIndex<I> {
         for (depth, block) in prefix.blocks.iter().enumerate() {
             let Some(known) = self.known.get(block) else { break };
             let mut longer = false;
-            for endpoint in &known.endpoints {
-                match held.iter_mut().find(|(known, _)| known == endpoint) {
+            for endpoint in known.endpoints.iter().map(|endpoint| self.holder(*endpoint)) {
+                match held.iter_mut().find(|(known, _)| *known == endpoint) {
                     Some((_, blocks)) if *blocks == depth => (*blocks, longer) = (depth + 1, true),
                     Some(_) => {}
                     None if depth == 0 => {
-                        held.push((*endpoint, 1));
+                        held.push((endpoint, 1));
                         longer = true;
                     }
                     None => {}
@@ -236,6 +256,25 @@ mod tests {
         (0..9).for_each(|endpoint| index.insert(&Prefix::new("a", &body(2, 0)), endpoint, NOW));
         let endpoints: Vec<u32> = held(&index, "a", &body(2, 0)).iter().map(|h| h.0).collect();
         assert_eq!(endpoints, [8, 7, 6, 5]);
+    }
+
+    #[test]
+    fn an_heir_has_what_all_had_whose_heir_it_is() {
+        let mut index = PrefixIndex::default();
+        for (tenant, endpoint) in [("a", 1), ("b", 2), ("c", 3)] {
+            index.insert(&Prefix::new(tenant, &body(4, 0)), endpoint, NOW);
+        }
+        index.inherit(1, 2);
+        assert_eq!(held(&index, "a", &body(4, 0)), [(2, 1.0)]);
+        index.inherit(2, 3);
+        for tenant in ["a", "b", "c"] {
+            assert_eq!(held(&index, tenant, &body(4, 0)), [(3, 1.0)], "{tenant}");
+        }
+        // Both have it: it counts once.
+        index.insert(&Prefix::new("a", &body(5, 0)), 3, NOW);
+        assert_eq!(held(&index, "a", &body(5, 0)), [(3, 1.0)]);
+        (100..1000).for_each(|left| index.inherit(left, left + 1000));
+        assert_eq!(index.heirs.len(), HEIRS_MAX);
     }
 
     /// A body whose prefix is unique.

@@ -28,6 +28,7 @@ fn one_node() -> Scheduler<()> {
         prefill_tokens_per_second: None,
         decode_tokens_per_second: None,
         vitals: None,
+        prefixes: None,
     };
     let mut scheduler = Scheduler::new(QueueBounds::new(9, 9), Policy::default());
     scheduler.fleet.add((), status, NOW);

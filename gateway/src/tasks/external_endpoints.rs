@@ -110,5 +110,6 @@ fn status(endpoint: &ExternalEndpoint) -> NodeStatus {
         prefill_tokens_per_second: None,
         decode_tokens_per_second: None,
         vitals: None,
+        prefixes: None,
     }
 }

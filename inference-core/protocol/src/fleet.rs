@@ -49,6 +49,16 @@ pub const PREFIX_GROUP_HEADER: &str = "x-flotilla-prefix-group";
 /// Header of a request from the gateway: the digest of the intended weights, as the node last
 /// reported it. A node whose engine has loaded other weights refuses with 503.
 pub const DIGEST_HEADER: &str = "x-flotilla-digest";
+/// Path on the node of its saved prefixes, for the gateway. A leaving node offers them in its
+/// status ([`PrefixStatus`]). `POST` claims them for the node in [`HEIR_HEADER`] and lists them as
+/// [`OfferedPrefix`]es; a gateway that is not the first gets 409. `GET` of one of their files, by
+/// its number as another segment, returns it, `PUT` sends it to the other node, and `DELETE` tells
+/// the first one that it may leave.
+pub const PREFIXES_PATH: &str = "/fleet/v1/prefixes";
+/// Header of a claim: the name of the node that shall have the prefixes.
+pub const HEIR_HEADER: &str = "x-flotilla-heir";
+/// Header of the request that opens a status stream: the gateway wants what a leaving node offers.
+pub const HAND_OVER_HEADER: &str = "x-flotilla-hand-over";
 /// Version of the node link protocol.
 pub const VERSION: u32 = 3;
 /// Maximum time between two status lines of a node, in milliseconds.
@@ -160,6 +170,39 @@ pub struct NodeStatus {
     /// How engine and machine are; older agents say nothing of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vitals: Option<Vitals>,
+    /// Prefixes that its engine keeps on its disk, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefixes: Option<PrefixStatus>,
+}
+
+/// What a node says of the prefixes on its disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct PrefixStatus {
+    /// Identifies weights, program and settings of its engine, in hexadecimal digits: engines with
+    /// equal keys can use each other's prefixes.
+    pub key: String,
+    /// Prefixes that the leaving node offers.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub offered: u32,
+    /// The node that shall have them, once a gateway has claimed them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heir: Option<String>,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+/// A prefix that a leaving node offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferedPrefix {
+    /// Number of its file.
+    pub file: u64,
+    /// Tokens that it covers.
+    pub tokens: u32,
+    /// Size of the file in bytes.
+    pub bytes: u64,
 }
 
 /// State of a node's engine and machine, for operators; the gateway decides nothing by it. Unknown
@@ -202,5 +245,6 @@ mod tests {
         assert_eq!(status.decode_tokens_per_second, None);
         assert_eq!(status.version, 0, "one that is older than versions");
         assert_eq!(status.vitals, None, "and than these");
+        assert_eq!(status.prefixes, None);
     }
 }

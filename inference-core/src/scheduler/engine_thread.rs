@@ -39,6 +39,9 @@ pub trait StepEngine {
     fn rest(&mut self, _clock: &dyn Fn() -> Duration) -> bool {
         false
     }
+    /// Takes a file with a prefix from another node
+    /// ([`crate::scheduler::prefix_disk::incoming_file`]).
+    fn take_file(&mut self, _number: u64) {}
     /// Writes what should survive a restart, until this point in time.
     fn finish_writing(&mut self, _clock: &dyn Fn() -> Duration, _until: Duration) {}
 }
@@ -57,13 +60,21 @@ enum Message<Job> {
     Job(Job),
     /// Write what should survive a restart for this long, and say so.
     Finish(Duration, SyncSender<()>),
+    /// Take the incoming file with this number.
+    TakeFile(u64),
 }
 
-/// Has the engine write what should survive a restart.
+/// Tells the engine what to do with its files.
 #[derive(Debug)]
-pub struct Finisher<Job>(SyncSender<Message<Job>>);
+pub struct FileCommands<Job>(SyncSender<Message<Job>>);
 
-impl<Job> Finisher<Job> {
+impl<Job> FileCommands<Job> {
+    /// Has the engine take a file that came from another node. An engine with a full inbox does
+    /// not: then its tokens are computed again.
+    pub fn take_file(&self, number: u64) {
+        let _ = self.0.try_send(Message::TakeFile(number));
+    }
+
     /// Waits until the engine has written that, or for `limit` and the end of a step.
     pub fn finish_writing(&self, limit: Duration) {
         let (done, finished) = std::sync::mpsc::sync_channel(1);
@@ -93,9 +104,9 @@ impl<Job> EngineHandle<Job> {
         })
     }
 
-    /// What has the engine write before the process ends. The engine runs as long as this exists.
-    pub fn finisher(&self) -> Finisher<Job> {
-        Finisher(self.inbox.clone())
+    /// Commands about files. The engine runs as long as this exists.
+    pub fn file_commands(&self) -> FileCommands<Job> {
+        FileCommands(self.inbox.clone())
     }
 
     /// Lets the engine finish all submitted jobs and waits for its thread to exit.
@@ -209,6 +220,11 @@ fn take_messages<E: StepEngine>(
         };
         match message {
             Message::Job(job) => engine.submit(job, &mut |id, event| listener.event(id, event)),
+            Message::TakeFile(number) => {
+                engine.take_file(number);
+                // Its rest counts the file.
+                wait = REST_WAIT;
+            }
             Message::Finish(limit, done) => {
                 engine.finish_writing(clock, clock() + limit);
                 // Whoever asked may have stopped waiting.

@@ -24,8 +24,7 @@ use folder::FILES_MAX;
 use worker::{Named, Place, Report, Write};
 
 pub use file_format::{Header, Key, parse};
-pub(crate) use folder::FileId;
-pub use folder::PrefixFolder;
+pub use folder::{FileId, PrefixFolder, digest_of, incoming_file};
 pub use worker::Tell;
 
 /// Commands that wait for a thread.
@@ -83,6 +82,9 @@ pub struct PrefixDisk {
     /// Memory for states that are being written.
     writing_max: u64,
     removals: Vec<FileId>,
+    /// Numbers of files from another node that are not taken yet.
+    incoming: VecDeque<u64>,
+    received: u64,
     early: Option<Report>,
     dropped: Vec<Prefix<FileId>>,
     reports: Receiver<Report>,
@@ -121,6 +123,8 @@ impl PrefixDisk {
             writing_bytes: 0,
             writing_max: 0,
             removals: Vec::new(),
+            incoming: VecDeque::new(),
+            received: 0,
             early: None,
             dropped: Vec::new(),
             reports,
@@ -149,6 +153,30 @@ impl PrefixDisk {
     /// Bytes of all files.
     pub(crate) fn bytes(&self) -> u64 {
         self.index.bytes() + self.foreign_bytes
+    }
+
+    /// Number of files that came from other nodes.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Takes a file that came from another node ([`incoming_file`]), if it is whole and has the
+    /// right key; deletes it otherwise.
+    pub(crate) fn take_incoming(&mut self, number: u64) {
+        if self.incoming.len() < QUEUE_MAX {
+            self.incoming.push_back(number);
+        }
+        self.send_incoming();
+    }
+
+    fn send_incoming(&mut self) {
+        while let Some(number) = self.incoming.front()
+            && self.is_listed
+            && self.send(Write::Take(*number, self.next_file))
+        {
+            self.next_file += 1;
+            self.incoming.pop_front();
+        }
     }
 
     /// True if another state may be written.
@@ -184,6 +212,7 @@ impl PrefixDisk {
             }
         }
         self.send_removals();
+        self.send_incoming();
         None
     }
 
@@ -197,6 +226,13 @@ impl PrefixDisk {
                 self.next_file = self.next_file.max(file + 1);
                 self.foreign.push_back((file, bytes));
                 self.foreign_bytes += bytes;
+            }
+            Report::Taken(named) if self.has(named.tenant, &named.tokens) => {
+                self.removals.push(named.file);
+            }
+            Report::Taken(named) => {
+                self.received += 1;
+                self.add(named);
             }
             Report::Listed => {
                 self.is_listed = true;

@@ -346,6 +346,7 @@ impl<M: Model> StepEngine for Engine<M> {
             kv_cells_cached: cells.cached,
             saved_prefix_bytes: self.saved.bytes(),
             disk_prefix_bytes: self.disk.as_ref().map_or(0, PrefixDisk::bytes),
+            received_prefixes: self.disk.as_ref().map_or(0, PrefixDisk::received),
             ..self.stats
         }
     }
@@ -353,6 +354,10 @@ impl<M: Model> StepEngine for Engine<M> {
     fn rest(&mut self, clock: &dyn Fn() -> Duration) -> bool {
         self.take_files(clock);
         self.write_all() && self.disk.as_ref().is_some_and(|disk| !disk.is_failing())
+    }
+
+    fn take_file(&mut self, number: u64) {
+        self.disk.iter_mut().for_each(|disk| disk.take_incoming(number));
     }
 
     fn finish_writing(&mut self, clock: &dyn Fn() -> Duration, until: Duration) {

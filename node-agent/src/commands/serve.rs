@@ -4,10 +4,12 @@ pub(crate) mod llama_flags;
 pub(crate) mod options;
 pub(crate) mod remote;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use flotilla_listeners::systemd::notify_stopping;
+use inference_core::scheduler::prefix_disk::Key;
 use inference_protocol::time::unix_seconds;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -16,9 +18,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::commands::serve::options::ServeOptions;
-use crate::engine::client::EngineClient;
+use crate::engine::client::{EngineClient, EngineState};
 use crate::engine::prefix_disk::FINISH_LIMIT;
 use crate::engine::{supervisor, systemd};
+use crate::serve::hand_over::HandOver;
 use crate::serve::join::{JoinContext, LinkedGateways};
 use crate::serve::listener::Port;
 use crate::serve::metrics::Metrics;
@@ -66,7 +69,12 @@ pub(crate) async fn serve(options: ServeOptions) -> Result<(), Failed> {
         engine_stop.clone(),
         crate::types::random::random() as u64,
     );
-    parts.spawn(async move { supervised.await.map_err(Failed::data) });
+    let engine_gone = CancellationToken::new();
+    let gone = engine_gone.clone().drop_guard();
+    parts.spawn(async move {
+        let _gone = gone;
+        supervised.await.map_err(Failed::data)
+    });
     tasks.spawn(systemd::report_state(node.engine.clone(), node.model.clone(), stop.clone()));
     let outcome = tokio::select! {
         () = terminate.first() => Ok(()),
@@ -74,11 +82,20 @@ pub(crate) async fn serve(options: ServeOptions) -> Result<(), Failed> {
     };
     tracing::info!("stopping");
     notify_stopping();
+    let until = Instant::now() + options.shutdown;
+    let leaving = Leaving::new(&node);
     node.engine.drain();
     tokio::select! {
         () = wait_idle(&node.engine) => {}
-        () = tokio::time::sleep(options.shutdown) => tracing::warn!("shutdown timed out: requests aborted"),
+        () = tokio::time::sleep_until(until) => tracing::warn!("shutdown timed out: requests aborted"),
         () = terminate.first() => tracing::warn!("second signal received: requests aborted"),
+    }
+    if let Some(leaving) = leaving {
+        engine_stop.cancel();
+        tokio::select! {
+            () = leaving.hand_over(&node, &engine_gone, until) => {}
+            () = terminate.first() => tracing::warn!("second signal received: prefixes stay"),
+        }
     }
     stop.cancel();
     tasks.close();
@@ -115,9 +132,33 @@ fn new_node(options: &ServeOptions) -> prometheus::Result<Arc<Node>> {
         compat: options.compat.clone(),
         allows_chat_template: options.allows_chat_template,
         resources: ResourceSampler::default(),
+        prefix_disk: options.launch.options.prefix_disk.clone(),
+        hand_over: HandOver::default(),
         responses: Responses::default(),
         stop: CancellationToken::new(),
     }))
+}
+
+/// What a node hands over when it leaves: the files of its engine.
+struct Leaving {
+    folder: PathBuf,
+    key: Key,
+}
+
+impl Leaving {
+    /// `None` if there are none, or nobody wants them.
+    fn new(node: &Node) -> Option<Self> {
+        let EngineState::Ready(facts) = node.engine.state() else { return None };
+        let (disk, key) = node.prefix_disk.as_ref().zip(facts.prefix_key.as_deref().copied())?;
+        node.hand_over.is_wanted().then(|| Self { folder: disk.folder.clone(), key })
+    }
+
+    /// Waits until the engine has written its files, and hands them over.
+    async fn hand_over(self, node: &Node, engine_gone: &CancellationToken, until: Instant) {
+        if tokio::time::timeout_at(until, engine_gone.cancelled()).await.is_ok() {
+            node.hand_over.offer(&node.engine, (self.folder, self.key), until).await;
+        }
+    }
 }
 
 async fn wait_idle(engine: &EngineClient) {

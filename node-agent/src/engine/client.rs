@@ -69,7 +69,8 @@ struct Shared {
 struct Inner {
     next_id: RequestId,
     in_flight: HashMap<RequestId, InFlight>,
-    /// Commands to write. Limited by the requests in flight: one submit and one cancel each.
+    /// Commands to write. Limited by the requests in flight: one submit and one cancel each; and by
+    /// the time that a file takes to come in.
     commands: Vec<Command>,
     stats: EngineStats,
     totals: Totals,
@@ -99,6 +100,8 @@ pub(crate) struct Totals {
     pub disk_prefixes: u64,
     /// Prompt tokens of these prefixes.
     pub disk_tokens: u64,
+    /// Saved prefixes that came from other nodes.
+    pub received_prefixes: u64,
     /// Requests that began with a prefix saved in memory.
     pub restored_prefixes: u64,
     /// Prompt tokens of these prefixes.
@@ -311,6 +314,17 @@ impl EngineClient {
         self.0.commands_ready.notify_one();
     }
 
+    /// Has the engine take an incoming file with a prefix.
+    pub(crate) fn take_prefix(&self, number: u64) {
+        self.lock().commands.push(Command::TakePrefix(number));
+        self.0.commands_ready.notify_one();
+    }
+
+    /// Something that a status reports has changed.
+    pub(crate) fn announce_change(&self) {
+        self.bump();
+    }
+
     fn cancel(&self, id: RequestId) {
         let inner = self.lock();
         if inner.in_flight.contains_key(&id) {
@@ -346,6 +360,7 @@ impl Inner {
             cached_tokens: self.totals.cached_tokens + self.stats.cached_tokens,
             disk_prefixes: self.totals.disk_prefixes + self.stats.disk_prefixes,
             disk_tokens: self.totals.disk_tokens + self.stats.disk_tokens,
+            received_prefixes: self.totals.received_prefixes + self.stats.received_prefixes,
             restored_prefixes: self.totals.restored_prefixes + self.stats.restored_prefixes,
             restored_tokens: self.totals.restored_tokens + self.stats.restored_tokens,
             evictions: self.totals.evictions + self.stats.evictions,

@@ -6,6 +6,7 @@
 use std::io::{self, Read};
 use std::time::Duration;
 
+use inference_core::scheduler::prefix_disk::Key;
 use inference_core::text::output::Format;
 use inference_core::types::model::ModelSizes;
 use inference_core::types::request::{EngineStats, Event, RequestId, SamplingDefaults, Work};
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     /// Submits work; its events carry this id.
     Submit(RequestId, Work),
     Cancel(RequestId),
+    /// Take the file with a prefix that came in under this number.
+    TakePrefix(u64),
     /// Write what should survive a restart, for no longer than this, and exit.
     Stop(Duration),
 }
@@ -64,6 +67,8 @@ pub(crate) struct EngineFacts {
     /// True if it may compute several tokens of a response at once.
     pub speculates: bool,
     pub model: Box<ModelFacts>,
+    /// The key of its files of saved prefixes, if it has any.
+    pub prefix_key: Option<Box<Key>>,
 }
 
 /// What the model is and can do.
@@ -156,6 +161,7 @@ impl EngineFacts {
             sizes: Box::default(),
             speculates: false,
             model: Box::new(ModelFacts { family: "llama".into(), embeds: false, fills: false }),
+            prefix_key: None,
         }
     }
 }

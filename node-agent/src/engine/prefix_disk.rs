@@ -1,12 +1,11 @@
 //! The folder of saved prefixes, as the agent and its engine find it.
 
-use std::fs::Metadata;
-use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use inference_core::scheduler::prefix_disk::{Key, PrefixFolder};
+use inference_core::scheduler::prefix_disk::{Key, PrefixFolder, digest_of};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -57,19 +56,23 @@ fn discard(folder: &Path) {
 /// Opens the folder, in the engine. The error says why prefixes are not saved on disk.
 pub(crate) fn open(options: &EngineOptions) -> Result<Option<(PrefixFolder, Key)>, String> {
     let Some(disk) = &options.prefix_disk else { return Ok(None) };
-    let at = |e: std::io::Error| format!("{}: {e}", disk.folder.display());
+    let at = |e: io::Error| format!("{}: {e}", disk.folder.display());
     let folder = PrefixFolder::open(&disk.folder).map_err(|e| match e.kind() {
         ErrorKind::WouldBlock => format!("{}: another agent uses it", disk.folder.display()),
         _ => at(e),
     })?;
-    let program = std::fs::metadata("/proc/self/exe").map_err(at)?;
-    Ok(Some((folder, key(options, &program))))
+    let program = program_digest().map_err(at)?;
+    Ok(Some((folder, key(options, program))))
+}
+
+/// Digest of this program: the same on all nodes that run it.
+fn program_digest() -> io::Result<[u8; 32]> {
+    digest_of(File::open("/proc/self/exe")?)
 }
 
 /// What determines the bytes of a state: the weights; the program, which llama.cpp and all kernels
 /// are part of; and how it computes. The number of cells decides how some models scale positions.
-fn key(options: &EngineOptions, program: &Metadata) -> Key {
-    let program = (env!("CARGO_PKG_VERSION"), program.len(), program.mtime(), program.mtime_nsec());
+fn key(options: &EngineOptions, program: [u8; 32]) -> Key {
     let EngineOptions { digest, kernel, kv_type, flash_attention, kv_cells, batch_rows, .. } =
         options;
     let kv_type = kv_type.to_string();
@@ -87,10 +90,10 @@ mod tests {
 
     #[test]
     fn all_that_changes_a_state_changes_its_key() {
-        let program = std::fs::metadata("/proc/self/exe").unwrap();
+        let program = program_digest().unwrap();
         let options = EngineOptions::made_up;
-        let usual = key(&options(), &program);
-        assert_eq!(usual, key(&EngineOptions { slots: 7, threads: 9, ..options() }, &program));
+        let usual = key(&options(), program);
+        assert_eq!(usual, key(&EngineOptions { slots: 7, threads: 9, ..options() }, program));
         let others = [
             EngineOptions { kernel: Kernel::Avx512, ..options() },
             EngineOptions { kv_type: KvType::Q8_0, ..options() },
@@ -99,8 +102,8 @@ mod tests {
             EngineOptions { batch_rows: 256, ..options() },
         ];
         for other in others {
-            assert_ne!(usual, key(&other, &program), "{other:?}");
+            assert_ne!(usual, key(&other, program), "{other:?}");
         }
-        assert_ne!(usual, key(&options(), &std::fs::metadata("/proc").unwrap()));
+        assert_ne!(usual, key(&options(), [0; 32]));
     }
 }

@@ -20,13 +20,14 @@ use inference_core::llama::{
 use inference_core::model_file::memory_plan::LoadMode;
 use inference_core::prepare::{IsWanted, Lane, PrepareError, Prepared, Preparer, RerankTemplate};
 use inference_core::scheduler::embed::{EmbedEngine, EmbedJob};
-use inference_core::scheduler::engine_thread::{self, EngineHandle, Finisher, Listener};
+use inference_core::scheduler::engine_thread::{self, EngineHandle, FileCommands};
+use inference_core::scheduler::prefix_disk::Key;
 use inference_core::scheduler::sequence::{CancelFlag, Job};
 use inference_core::scheduler::step::Engine;
 use inference_core::text::chat_template::{ChatTemplate, SpecialTokens};
 use inference_core::types::model::ModelSizes;
 use inference_core::types::request::{
-    EmbedInput, EmbedRequest, EngineStats, Event, Failure, GenerateRequest, RequestId, Work,
+    EmbedInput, EmbedRequest, Event, Failure, GenerateRequest, RequestId, Work,
 };
 
 use crate::engine::affinity::stay_on;
@@ -44,7 +45,7 @@ mod watch;
 
 use inbox::{Inbox, Submit};
 use opened::{Confined, Files};
-use reports::write_reports;
+use reports::{Reporter, write_reports};
 use watch::{CHANGED, watch};
 
 /// Maximum requests waiting for a slot. A gateway sends requests only to free slots, so these come
@@ -68,7 +69,7 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
     }
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let opened = opened::open(&options);
-    let finisher = Arc::default();
+    let file_commands = Arc::default();
     let (reports, outbox) = sync_channel(REPORTS_MAX);
     let inbox = Arc::new(Inbox::default());
     let flags = Flags::default();
@@ -79,8 +80,8 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
     match opened {
         Ok((files, confined)) => {
             let (reports, flags, submits) = (reports.clone(), flags.clone(), inbox.clone());
-            let finisher = Arc::clone(&finisher);
-            let prompts = Prompts { options, confined, reports, flags, finisher };
+            let file_commands = Arc::clone(&file_commands);
+            let prompts = Prompts { options, confined, reports, flags, file_commands };
             std::thread::Builder::new()
                 .name("prompts".into())
                 .spawn(move || prompts.run(files, &submits))?;
@@ -88,7 +89,7 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
         // The agent kills this process as soon as it receives this.
         Err(why) => drop(reports.send(Report::LoadFailed(why))),
     }
-    let read = read_commands(socket, &inbox, &reports, &flags, &finisher);
+    let read = read_commands(socket, &inbox, &reports, &flags, &file_commands);
     end_process();
     read
 }
@@ -98,7 +99,7 @@ fn read_commands(
     inbox: &Inbox,
     reports: &SyncSender<Report>,
     flags: &Flags,
-    finisher: &OnceLock<Finisher<Job>>,
+    file_commands: &OnceLock<FileCommands<Job>>,
 ) -> io::Result<()> {
     let mut reader = BufReader::new(socket);
     while let Some(command) = read_frame(&mut reader)? {
@@ -112,10 +113,13 @@ fn read_commands(
                 }
             }
             Command::Stop(limit) => {
-                if let Some(finisher) = finisher.get() {
-                    finisher.finish_writing(limit);
+                if let Some(files) = file_commands.get() {
+                    files.finish_writing(limit);
                 }
                 return Ok(());
+            }
+            Command::TakePrefix(number) => {
+                file_commands.get().into_iter().for_each(|files| files.take_file(number));
             }
             Command::Cancel(id) => {
                 if let Some(flag) = lock(flags).get(&id) {
@@ -163,8 +167,8 @@ fn end_process() {
 struct Prompts {
     options: EngineOptions,
     confined: Confined,
-    /// Set if there is anything to be written when the engine stops.
-    finisher: Arc<OnceLock<Finisher<Job>>>,
+    /// Set if there are files of saved prefixes.
+    file_commands: Arc<OnceLock<FileCommands<Job>>>,
     reports: SyncSender<Report>,
     flags: Flags,
 }
@@ -244,7 +248,7 @@ impl Prompts {
     /// Loads the model and reports that, unless its files were changed meanwhile.
     fn load(&mut self, files: &mut Files) -> Result<(Preparer, Running), String> {
         let loaded = self.load_weights(files).map_err(|e| e.to_string())?;
-        let Loaded { preparer, running, sizes, digest, speculates } = loaded;
+        let Loaded { preparer, running, sizes, digest, speculates, prefix_key } = loaded;
         let embeds = matches!(running, Running::Embeds { .. });
         if files.detect_change().map_err(|e| e.to_string())? {
             return Err(CHANGED.into());
@@ -272,6 +276,7 @@ impl Prompts {
                 embeds,
                 fills: !embeds && preparer.fills(),
             }),
+            prefix_key: prefix_key.map(Box::new),
         }));
         Ok((preparer, running))
     }
@@ -290,10 +295,10 @@ impl Prompts {
             let _ = mapped.release_pages(&loaded);
         }
         let pooling = self.options.pooling.or_else(|| weights.pooling());
-        let (running, speculates) = match pooling {
+        let (running, speculates, prefix_key) = match pooling {
             Some(Pooling::Rank) if !has_classifier(files) => return Err(LoadError::NoClassifier),
             Some(_) if draft.is_some() => return Err(LoadError::DraftWithoutText),
-            Some(pooling) => (self.start_embedder(&weights, pooling)?, false),
+            Some(pooling) => (self.start_embedder(&weights, pooling)?, false, None),
             None => self.start_generator(&weights, draft)?,
         };
         let (bos, eos) = weights.bos_eos();
@@ -310,7 +315,7 @@ impl Prompts {
         let preparer = Preparer::new(Box::new(LlamaTokenizer(weights)), template, context)
             .with_rerank_template(rerank)
             .with_special_tokens(tokens);
-        Ok(Loaded { preparer, running, sizes, digest, speculates })
+        Ok(Loaded { preparer, running, sizes, digest, speculates, prefix_key })
     }
 
     fn loading(&self, files: &ModelFiles) -> Loading {
@@ -318,13 +323,15 @@ impl Prompts {
         Loading { mode: load, threads, repacked_bytes: files.repacked_bytes(kernel), huge_pages }
     }
 
-    /// Returns as well whether it may compute several tokens of a response at once.
+    /// Returns as well whether it may compute several tokens of a response at once, and the key of
+    /// its files of saved prefixes.
     fn start_generator(
         &mut self,
         weights: &Weights,
         draft: Option<Weights>,
-    ) -> Result<(Running, bool), LoadError> {
+    ) -> Result<(Running, bool, Option<Key>), LoadError> {
         let prefixes = std::mem::replace(&mut self.confined.prefixes, Ok(None));
+        let key = prefixes.as_ref().ok().and_then(|found| found.as_ref().map(|(_, key)| *key));
         let disk = prefixes::start(prefixes, &self.options, &self.reports);
         let context = ContextOptions {
             slots: self.options.slots,
@@ -348,16 +355,16 @@ impl Prompts {
             Some(draft) => engine = engine.with_draft_model(draft),
             None => {}
         }
-        let writes_files = disk.is_some();
+        let has_files = disk.is_some();
         if let Some(disk) = disk {
             engine = prefixes::add(engine, disk);
         }
         let engine = engine_thread::start(engine, self.reporter()).map_err(no_thread)?;
-        if writes_files {
+        if has_files {
             // It is set once.
-            let _ = self.finisher.set(engine.finisher());
+            let _ = self.file_commands.set(engine.file_commands());
         }
-        Ok((Running::Generates(engine), speculates))
+        Ok((Running::Generates(engine), speculates, key.filter(|_| has_files)))
     }
 
     fn start_embedder(&self, weights: &Weights, pooling: Pooling) -> Result<Running, LoadError> {
@@ -371,7 +378,7 @@ impl Prompts {
 
     fn reporter(&self) -> Reporter {
         let (reports, flags) = (self.reports.clone(), self.flags.clone());
-        Reporter { reports, flags, _exit: ExitOnPanic }
+        Reporter::new(reports, flags)
     }
 }
 
@@ -384,6 +391,7 @@ struct Loaded {
     digest: Fingerprint,
     /// True if it may compute several tokens of a response at once.
     speculates: bool,
+    prefix_key: Option<Key>,
 }
 
 /// True if the file has the tensors that score a pair. Of a file in parts, only the first header is
@@ -470,26 +478,4 @@ fn now() -> chrono::NaiveDateTime {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seconds = since.map_or(0, |d| d.as_secs() as i64);
     chrono::DateTime::from_timestamp(seconds, 0).unwrap_or_default().naive_utc()
-}
-
-/// Forwards the engine thread's events and statistics.
-struct Reporter {
-    reports: SyncSender<Report>,
-    flags: Flags,
-    /// Dropped with the engine thread.
-    _exit: ExitOnPanic,
-}
-
-impl Listener for Reporter {
-    fn event(&mut self, id: RequestId, event: Event) {
-        if event.is_last() {
-            finish(&self.reports, &self.flags, id, event);
-        } else {
-            let _ = self.reports.send(Report::Event(id, event));
-        }
-    }
-
-    fn stats(&mut self, stats: EngineStats) {
-        let _ = self.reports.send(Report::Stats(stats));
-    }
 }

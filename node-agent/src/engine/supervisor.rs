@@ -296,7 +296,9 @@ async fn write_commands(mut writer: OwnedWriteHalf, client: &EngineClient) -> st
                 (Err(_), Command::Submit(id, _)) => {
                     client.deliver(id, Event::Failed(Failure::TooLarge));
                 }
-                (Err(e), Command::Cancel(_) | Command::Stop(_)) => return e,
+                (Err(e), Command::Cancel(_) | Command::Stop(_) | Command::TakePrefix(_)) => {
+                    return e;
+                }
             }
         }
         if let Err(e) = writer.write_all(&wire).await {

@@ -8,6 +8,7 @@ mod embeddings;
 mod generate;
 mod listing;
 mod prediction;
+mod prefixes;
 mod reasoning;
 mod sampling;
 mod stored;
@@ -119,7 +120,14 @@ async fn route(
         }
         fleet::STATUS_PATH => {
             authenticate(node, link, &request)?;
-            check_method(&request, "GET").map(|()| status::stream(node.clone(), link.id))
+            check_method(&request, "GET")?;
+            if link.trusted && request.headers().contains_key(fleet::HAND_OVER_HEADER) {
+                node.hand_over.want();
+            }
+            Ok(status::stream(node.clone(), link.id))
+        }
+        path if path.starts_with(fleet::PREFIXES_PATH) => {
+            prefixes::serve(node, link, request).await
         }
         _ => match (path.strip_prefix("/v1/models/"), Operation::for_path(path)) {
             (Some(id), _) => {

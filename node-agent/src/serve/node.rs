@@ -5,6 +5,8 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::client::{EngineClient, EngineState, LinkId};
+use crate::engine::prefix_disk::PrefixDiskOptions;
+use crate::serve::hand_over::HandOver;
 use crate::serve::metrics::Metrics;
 use crate::serve::metrics::compat::Names;
 use crate::serve::resources::ResourceSampler;
@@ -30,6 +32,10 @@ pub(crate) struct Node {
     pub allows_chat_template: bool,
     /// Memory and pressure of engine and machine.
     pub resources: ResourceSampler,
+    /// Where the engine keeps prefixes on disk, if it does.
+    pub prefix_disk: Option<PrefixDiskOptions>,
+    /// Saved prefixes on their way to another node, or from one.
+    pub hand_over: HandOver,
     /// Stored responses of the Responses API.
     pub responses: Responses,
     /// Canceled when all requests are done, to end responses that never end by themselves.

@@ -51,6 +51,7 @@ pub(crate) fn facts(node: &Node, link: LinkId) -> NodeStatus {
         created: node.created,
         details: details(e),
     });
+    let prefix_key = engine.as_ref().and_then(|engine| engine.prefix_key.as_deref().copied());
     NodeStatus {
         version: VERSION,
         node: node.name.clone(),
@@ -64,6 +65,7 @@ pub(crate) fn facts(node: &Node, link: LinkId) -> NodeStatus {
         prefill_tokens_per_second: measured(figures.stats.prefill_tokens_per_second),
         decode_tokens_per_second: measured(figures.stats.decode_tokens_per_second),
         vitals: Some(vitals(node, &figures)),
+        prefixes: node.hand_over.status(prefix_key),
     }
 }
 

@@ -46,6 +46,10 @@ pub(crate) enum Error {
     },
     /// The engine accepts no requests at the moment.
     NotAccepted(NotAccepted),
+    /// No prefixes are offered, or another gateway has claimed them.
+    NothingOffered,
+    /// A file could not be read or written; the reason.
+    Disk(String),
     /// The engine died while it worked on the request.
     EngineLost,
     /// A bug of ours: a panic.
@@ -53,6 +57,10 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    pub(crate) fn disk(error: std::io::Error) -> Self {
+        Self::Disk(error.to_string())
+    }
+
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::UnknownPath | Self::UnknownModel { .. } | Self::UnknownResponse(_) => 404,
@@ -88,6 +96,8 @@ impl Error {
                 Failure::Decode(_) => 500,
                 Failure::ResumeMismatch => 503,
             },
+            Self::NothingOffered => 409,
+            Self::Disk(_) => 507,
             Self::NotAccepted(_) | Self::EngineLost => 503,
             Self::Internal => 500,
         }
@@ -133,6 +143,8 @@ impl Error {
             Self::NotAccepted(NotAccepted::Restarting) => "engine_restarting",
             Self::NotAccepted(NotAccepted::Draining) => "node_draining",
             Self::NotAccepted(NotAccepted::OtherWeights) => "model_changed",
+            Self::NothingOffered => "nothing_offered",
+            Self::Disk(_) => "disk_error",
             Self::EngineLost => resume::ENGINE_LOST,
             Self::Internal => "internal_error",
         }
@@ -239,6 +251,8 @@ impl std::fmt::Display for Error {
             Self::NotAccepted(NotAccepted::OtherWeights) => {
                 write!(f, "this node now serves another model file; send the request again")
             }
+            Self::NothingOffered => write!(f, "no prefixes are offered, or not any more"),
+            Self::Disk(reason) => write!(f, "a file cannot be read or written: {reason}"),
             Self::EngineLost => write!(f, "the engine died while it processed this request"),
             Self::Internal => write!(f, "internal error in the agent; see its log"),
         }
@@ -275,7 +289,7 @@ mod tests {
         let budget = Failure::BudgetExceeded { tokens: 9, usage_max: 8 };
         let invalid = Error::Invalid { param: "n", message: "m".into() };
         let unknown = Error::UnknownModel { asked: "a".into(), served: "b".into() };
-        let table: [(Error, u16, &str, &str, Option<u32>); 24] = [
+        let table: [(Error, u16, &str, &str, Option<u32>); 26] = [
             (Error::UnknownPath, 404, "unknown_url", "invalid_request_error", None),
             (Error::Method("GET"), 405, "method_not_allowed", "invalid_request_error", None),
             (Error::Unauthenticated, 401, "invalid_api_key", "authentication_error", None),
@@ -303,6 +317,8 @@ mod tests {
             (NotAccepted::Restarting.into(), 503, "engine_restarting", "server_error", Some(1)),
             (NotAccepted::Draining.into(), 503, "node_draining", "server_error", Some(5)),
             (NotAccepted::OtherWeights.into(), 503, "model_changed", "server_error", Some(1)),
+            (Error::NothingOffered, 409, "nothing_offered", "invalid_request_error", None),
+            (Error::Disk("full".into()), 507, "disk_error", "server_error", None),
             (Error::EngineLost, 503, "engine_lost", "server_error", Some(1)),
             (Failure::ResumeMismatch.into(), 503, "resume_mismatch", "server_error", None),
             (Error::Internal, 500, "internal_error", "server_error", None),

@@ -14,6 +14,7 @@ mod dialects;
 mod encryption;
 mod external;
 mod files;
+mod hand_over;
 mod health;
 mod hedge;
 mod jobs;

@@ -22,6 +22,7 @@ mod families;
 mod faults;
 mod first_run;
 mod guards;
+mod hand_over;
 mod hostile;
 mod http_rules;
 mod hub_models;

@@ -402,5 +402,6 @@ fn status(number: usize, node: &Node) -> NodeStatus {
         prefill_tokens_per_second: Some(node.prefill as f32),
         decode_tokens_per_second: Some((node.decode * f64::from(node.slots)) as f32),
         vitals: None,
+        prefixes: None,
     }
 }

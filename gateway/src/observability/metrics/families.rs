@@ -6,7 +6,7 @@ use prometheus::{
     IntGaugeVec, Result,
 };
 
-use super::labels::{NODE_LEAVES, SpanLoss};
+use super::labels::{HandOverOutcome, NODE_LEAVES, SpanLoss};
 use super::store::StoreFamilies;
 use crate::types::class::Class;
 use crate::types::error::Error;
@@ -41,6 +41,7 @@ pub(crate) struct Families {
     pub retries: IntCounterVec,
     pub retries_refused: IntCounter,
     pub preemptions: IntCounter,
+    pub handed_over: IntCounterVec,
     pub resumes: IntCounterVec,
     pub refusals: IntCounterVec,
     pub tokens: IntCounterVec,
@@ -163,6 +164,12 @@ impl Families {
                 "Writes of the state file by outcome.",
                 &["outcome"],
             )?,
+            handed_over: builder.counters(
+                "gateway_prefixes_handed_over_total",
+                "Saved prefixes that leaving nodes offered to others (nodes.hand_over), by outcome: \
+                 moved, slower (than to compute it again), refused, failed.",
+                &["outcome"],
+            )?,
             hedges: builder.counters(
                 "gateway_hedges_total",
                 "Requests that were sent to a second node because the first token was late, by the \
@@ -203,6 +210,9 @@ impl Families {
         }
         for lost in SpanLoss::ALL {
             self.spans_lost.with_label_values(&[lost.name()]);
+        }
+        for outcome in HandOverOutcome::ALL {
+            self.handed_over.with_label_values(&[outcome.name()]);
         }
         for first in ["first", "second"] {
             self.hedges.with_label_values(&[first]);

@@ -53,6 +53,34 @@ impl RetryKind {
 /// Reason of a failover without a failure: the node is about to leave.
 pub(crate) const NODE_LEAVES: &str = "node_leaves";
 
+/// What became of a prefix that a leaving node offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandOverOutcome {
+    /// Another node has it.
+    Moved,
+    /// It would have taken longer than computing it again.
+    Slower,
+    /// The other node did not want it: it is too large, or another one comes in.
+    Refused,
+    /// A node failed, or sent something else.
+    Failed,
+}
+
+impl HandOverOutcome {
+    /// All outcomes.
+    pub(crate) const ALL: [Self; 4] = [Self::Moved, Self::Slower, Self::Refused, Self::Failed];
+
+    /// Label value.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Moved => "moved",
+            Self::Slower => "slower",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// Why a span was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpanLoss {

@@ -1,6 +1,6 @@
 //! PURE. Decides who may use a node name. Names identify nodes, so each name has one link.
 
-use super::Fleet;
+use super::{EndpointId, Fleet};
 
 /// How a node was linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +12,11 @@ pub enum NodeOrigin {
 }
 
 impl<L> Fleet<L> {
+    /// The link of the node with this name.
+    pub(crate) fn id_of(&self, name: &str) -> Option<EndpointId> {
+        self.names.get(name).copied()
+    }
+
     /// True if a node may not use this name because another node has a link under it. A node that
     /// joins again, recognized by its epoch, replaces its own old link. A node that we dialed has
     /// no old link left, so whichever node has the name keeps it, even if it is the same node at

@@ -28,6 +28,7 @@ pub(super) fn status(node: &str, state: NodeState, elsewhere: u32) -> NodeStatus
         prefill_tokens_per_second: None,
         decode_tokens_per_second: None,
         vitals: None,
+        prefixes: None,
     }
 }
 
@@ -51,8 +52,8 @@ fn slots_are_claimed_up_to_the_capacity_and_spread() {
     let mut fleet = Fleet::default();
     let (a, _) = fleet.add("a", ready("a"), NOW);
     let (b, _) = fleet.add("b", ready("b"), NOW);
-    let mut claims: Vec<_> =
-        (0..4).map(|i| claim(&mut fleet, &RouteConstraints::default(), i).unwrap()).collect();
+    let claims = (0..4).map(|i| claim(&mut fleet, &RouteConstraints::default(), i).unwrap());
+    let mut claims: Vec<_> = claims.collect();
     claims.sort_unstable();
     assert_eq!(claims, [a, a, b, b]);
     assert_eq!(claim(&mut fleet, &RouteConstraints::default(), 0), None);
@@ -476,8 +477,7 @@ proptest::proptest! {
     ) {
         let mut fleet = Fleet::default();
         let inputs = RoutingInputs { policy: Policy::default(), cached: &[], now: NOW, seed: 0 };
-        let digest = "d".to_string();
-        let origin = ModelStatus { context_tokens: 8, ..named("m1", &digest) };
+        let origin = ModelStatus { context_tokens: 8, ..named("m1", "d") };
         let tried = vec![EngineId { endpoint: 1, engine_restarts: 0 }];
         let constraints = RouteConstraints { tried, origin: Some(Arc::new(origin)), ..RouteConstraints::default() };
         let mut skipped = None;

@@ -93,7 +93,17 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
 impl Header {
     /// True if this is the state that the header was written for.
     pub(super) fn matches(&self, state: &[u8]) -> bool {
-        state.len() as u64 == self.state_bytes && digest(&[state]) == self.state_digest
+        state.len() as u64 == self.state_bytes && self.has_digest(digest(&[state]))
+    }
+
+    /// True if this is the digest of its state.
+    pub(super) fn has_digest(&self, digest: [u8; 32]) -> bool {
+        digest == self.state_digest
+    }
+
+    /// Size of the file: header and state.
+    pub fn file_bytes(&self) -> u64 {
+        self.state_bytes + (FIXED_BYTES + size_of_val(&self.tokens[..])) as u64
     }
 }
 

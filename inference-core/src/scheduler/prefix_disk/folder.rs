@@ -5,17 +5,27 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
+
 use super::file_format::{FIXED_BYTES, Header, Key, encode, header_bytes, parse};
 use crate::types::request::{Tenant, Token};
 
 /// Names a file; later files have higher numbers.
-pub(crate) type FileId = u64;
+pub type FileId = u64;
 
 const PREFIX: &str = "prefix";
 /// Extension of a file that is being written.
 const PARTIAL: &str = "part";
+/// Bytes that are read at once for a digest.
+const BUFFER_BYTES: usize = 64 * 1024;
 /// Maximum number of files that are looked at.
 pub(super) const FILES_MAX: usize = 1024;
+
+/// Where a file from another node is written in a folder of prefixes, which may be in use, before
+/// the engine takes it.
+pub fn incoming_file(folder: &Path, number: u64) -> PathBuf {
+    folder.join(format!("incoming-{number}.{PARTIAL}"))
+}
 
 /// The folder, locked until it is dropped or the process ends.
 #[derive(Debug)]
@@ -71,6 +81,35 @@ impl PrefixFolder {
             self.remove(id);
         }
         Ok(found)
+    }
+
+    /// The whole files with this key.
+    pub fn files_of(&self, key: &Key) -> io::Result<Vec<(FileId, Header)>> {
+        let headers =
+            self.list()?.into_iter().filter_map(|file| Some((file, self.header(file).ok()?)));
+        Ok(headers.filter(|(_, header)| header.key == *key).collect())
+    }
+
+    /// Path of a file.
+    pub fn file(&self, id: FileId) -> PathBuf {
+        self.path(id, PREFIX)
+    }
+
+    /// Makes an incoming file one of the folder's, if it is whole and has this key. Deletes it
+    /// otherwise.
+    pub(super) fn take(&self, number: u64, id: FileId, key: &Key) -> io::Result<Header> {
+        let incoming = incoming_file(&self.path, number);
+        let taken = || {
+            let mut file = File::open(&incoming)?;
+            let (header, bytes) = read_header(&mut file)?;
+            let digest = digest_of(file.take(bytes as u64))?;
+            if header.key != *key || !header.has_digest(digest) {
+                return Err(damaged());
+            }
+            std::fs::rename(&incoming, self.path(id, PREFIX))?;
+            Ok(header)
+        };
+        taken().inspect_err(|_| drop(std::fs::remove_file(&incoming)))
     }
 
     /// Reads the header of a file that is whole.
@@ -149,6 +188,21 @@ fn read_header(file: &mut File) -> io::Result<(Header, usize)> {
     let is_whole = (bytes as u64).checked_add(header.state_bytes) == Some(length);
     let state = usize::try_from(header.state_bytes).ok().filter(|_| is_whole);
     Ok((header, state.ok_or_else(damaged)?))
+}
+
+/// SHA-256 of everything that a reader has.
+///
+/// # Errors
+/// It cannot be read.
+pub fn digest_of(mut reader: impl Read) -> io::Result<[u8; 32]> {
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; BUFFER_BYTES]);
+    loop {
+        let read = reader.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(hash.finalize().into());
+        }
+        hash.update(buffer.get(..read).unwrap_or_default());
+    }
 }
 
 fn damaged() -> io::Error {

@@ -194,3 +194,64 @@ fn what_is_being_written_is_bounded() {
     settle(&mut disk);
     assert_eq!(disk.index.bytes(), 2 * (400 + FIXED_BYTES as u64) + 5600);
 }
+
+/// A whole file with a prefix of this length, as another node writes it.
+fn file_of(key: Key, tokens: &Arc<[Token]>) -> Vec<u8> {
+    let other = Temporary::new();
+    let mut disk = open(&other, key, 1_000_000, true);
+    write(&mut disk, A, tokens, 500);
+    drop(disk);
+    std::fs::read(&other.files()[0]).unwrap()
+}
+
+#[test]
+fn an_incoming_file_is_taken_only_if_it_is_whole_and_has_the_key() {
+    let temporary = Temporary::new();
+    let mut disk = open(&temporary, KEY, 1_000_000, true);
+    write(&mut disk, B, &tokens(0, 100), 100);
+    let (whole, other) = (file_of(KEY, &tokens(0, 300)), file_of([2; 32], &tokens(0, 300)));
+    let mut damaged = whole.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    let bad = [&whole[..whole.len() - 1], &damaged, &other, &[&whole[..], b"x"].concat(), b""];
+    for (number, bytes) in bad.iter().enumerate() {
+        std::fs::write(incoming_file(&temporary.0, number as u64), bytes).unwrap();
+        disk.take_incoming(number as u64);
+    }
+    // One that is not there, and then the right one, twice.
+    disk.take_incoming(99);
+    for number in [100, 101] {
+        std::fs::write(incoming_file(&temporary.0, number), &whole).unwrap();
+        disk.take_incoming(number);
+        while disk.received() == 0 || incoming_file(&temporary.0, number).exists() {
+            disk.wait(LIMIT / 3000);
+            assert!(disk.next_loaded().is_none());
+        }
+    }
+    assert!(!disk.is_failing(), "nothing is wrong with the disk");
+    assert_eq!(read(&mut disk, A, &tokens(0, 300)).unwrap().len(), 500);
+    assert_eq!(covered(&mut disk, B, &tokens(0, 300)), 100, "tenants stay apart");
+    // Files that are deleted are not in the way of the next ones.
+    assert_eq!(write(&mut disk, A, &tokens(7000, 100), 100), Queued::Yes);
+    drop(disk);
+    assert_eq!(temporary.files().len(), 3);
+    let mut disk = open(&temporary, KEY, 1_000_000, true);
+    assert_eq!(read(&mut disk, A, &tokens(0, 300)).unwrap().len(), 500);
+}
+
+#[test]
+fn incoming_files_make_room_for_each_other() {
+    let temporary = Temporary::new();
+    let mut disk = open(&temporary, KEY, 5000, true);
+    for number in 0..20 {
+        let file = file_of(KEY, &tokens(1000 * number, 300));
+        std::fs::write(incoming_file(&temporary.0, 0), file).unwrap();
+        disk.take_incoming(0);
+        while disk.received() == u64::from(number) {
+            disk.wait(LIMIT);
+            assert!(disk.next_loaded().is_none());
+        }
+        assert!(disk.bytes() <= 5000);
+    }
+    drop(disk);
+    assert_eq!(temporary.files().len(), 2);
+}

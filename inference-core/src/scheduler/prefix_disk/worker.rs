@@ -26,11 +26,20 @@ pub(super) struct Named {
     pub(super) state_bytes: u64,
 }
 
+impl Named {
+    fn of(file: FileId, header: Header) -> Self {
+        let Header { tenant, tokens, state_bytes, .. } = header;
+        Self { file, tenant, tokens: tokens.into(), state_bytes }
+    }
+}
+
 /// A command to the writing thread.
 #[derive(Debug)]
 pub(super) enum Write {
     State(Named, Arc<Box<[u8]>>),
     Remove(Vec<FileId>),
+    /// Makes the incoming file with the first number the file with the second.
+    Take(u64, FileId),
 }
 
 /// What the threads report.
@@ -40,6 +49,8 @@ pub(super) enum Report {
     Found(Named),
     /// A file with another key, and its size.
     Foreign(FileId, u64),
+    /// A file came from another node.
+    Taken(Named),
     /// All files of earlier runs were reported.
     Listed,
     /// A state was written, or not.
@@ -72,6 +83,10 @@ pub(super) fn write_all(
     {
         match command {
             Write::Remove(files) => files.iter().for_each(|file| place.folder.remove(*file)),
+            Write::Take(number, file) => match place.folder.take(number, file, &place.key) {
+                Ok(header) => report = reports.send(Report::Taken(Named::of(file, header))),
+                Err(error) => trouble.tell("taking another node's prefix", &error),
+            },
             Write::State(named, state) => {
                 let is_written = trouble.allows_writing() && {
                     let Named { file, tenant, tokens, .. } = &named;
@@ -91,12 +106,9 @@ fn list(place: &Place, reports: &SyncSender<Report>) -> std::io::Result<()> {
     for file in place.folder.list()? {
         let report = match place.folder.header(file) {
             Ok(header) => {
-                let Header { key, tenant, tokens, state_bytes, .. } = header;
-                let bytes = state_bytes + size_of_val(&tokens[..]) as u64;
-                match key == place.key {
-                    true => {
-                        Report::Found(Named { file, tenant, tokens: tokens.into(), state_bytes })
-                    }
+                let bytes = header.state_bytes + size_of_val(&header.tokens[..]) as u64;
+                match header.key == place.key {
+                    true => Report::Found(Named::of(file, header)),
                     false => Report::Foreign(file, bytes),
                 }
             }
@@ -136,8 +148,12 @@ struct Trouble {
 impl Trouble {
     fn record(&mut self, what: &str, error: &std::io::Error) {
         self.failed = Some(Instant::now());
+        self.tell(what, error);
+    }
+
+    fn tell(&mut self, what: &str, error: &std::io::Error) {
         if self.told.is_none_or(|told| told.elapsed() >= TELL_INTERVAL) {
-            self.told = self.failed;
+            self.told = Some(Instant::now());
             (self.tell)(format!("{what} failed: {error}"));
         }
     }

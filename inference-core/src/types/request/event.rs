@@ -330,6 +330,8 @@ pub struct EngineStats {
     pub disk_prefixes: u64,
     /// Prompt tokens of these prefixes.
     pub disk_tokens: u64,
+    /// Saved prefixes that came from other nodes.
+    pub received_prefixes: u64,
     /// Kept prefixes that were evicted since the start.
     pub evictions: u64,
     /// Preemptions since the start.

@@ -131,6 +131,8 @@ fn saved_prefixes(builder: &mut MetricsBuilder, snapshot: &Snapshot<'_>) -> Resu
     tokens.with_label_values(&["memory"]).inc_by(totals.restored_tokens);
     hits.with_label_values(&["disk"]).inc_by(totals.disk_prefixes);
     tokens.with_label_values(&["disk"]).inc_by(totals.disk_tokens);
+    let received = "Saved prefixes received from nodes that have left.";
+    builder.counter("node_received_prefixes_total", received)?.inc_by(totals.received_prefixes);
     let disk = "Size of the files of saved prefixes (--prefix-disk-mib).";
     let bytes = i64::try_from(stats.disk_prefix_bytes).unwrap_or(i64::MAX);
     builder.gauge("node_saved_prefix_disk_bytes", disk)?.set(bytes);

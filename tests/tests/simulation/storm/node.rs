@@ -97,6 +97,7 @@ impl Node {
             prefill_tokens_per_second: None,
             decode_tokens_per_second: None,
             vitals: None,
+            prefixes: None,
         }
     }
 

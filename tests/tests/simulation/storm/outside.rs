@@ -59,6 +59,7 @@ pub(super) fn status(number: usize) -> NodeStatus {
         prefill_tokens_per_second: None,
         decode_tokens_per_second: None,
         vitals: None,
+        prefixes: None,
     }
 }
 

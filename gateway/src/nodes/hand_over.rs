@@ -1,0 +1,167 @@
+//! Hands the saved prefixes of a leaving node to another one, so that its conversations go on there
+//! without computing their prompts again.
+//!
+//! The node offers files when its engine has stopped ([`crate::nodes::link`] sees that in its
+//! status). This gateway chooses the node that shall have them, and passes on file by file, the
+//! longest conversation first, without keeping any. A file is worth the time in which its heir
+//! would compute its tokens, and no more: the first one that takes longer is given up, and with it
+//! the rest, because states of one model have about the same number of bytes for each token.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::{Request, Response, StatusCode};
+use inference_protocol::fleet::{
+    HEIR_HEADER, OfferedPrefix, PREFIXES_PATH, PrefixStatus, STATUS_DEADLINE_MS,
+};
+use tokio::time::{Instant, timeout};
+
+use crate::context::Gateway;
+use crate::dispatcher::Heir;
+use crate::observability::metrics::HandOverOutcome;
+use crate::scheduler::fleet::EndpointId;
+use crate::types::error::Error;
+use crate::upstream::{NodeBody, Upstream};
+
+/// Most prefixes that are handed over.
+const PREFIXES_MAX: usize = 256;
+/// Maximum size of the list of offered prefixes.
+const LIST_BYTES_MAX: usize = 256 * 1024;
+/// Within this time a node answers a request without a file.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(STATUS_DEADLINE_MS);
+/// Prompt tokens per second of a node that has measured none yet.
+const DEFAULT_RATE: f32 = 100.0;
+/// A file takes no longer than this, however long its tokens would take.
+const FILE_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Time in which a node computes the tokens of a prefix, at `rate` tokens per second.
+fn time_to_compute(tokens: u32, rate: Option<f32>) -> Duration {
+    let rate = rate.filter(|rate| *rate > 0.0).unwrap_or(DEFAULT_RATE);
+    let seconds = f64::from(tokens) / f64::from(rate);
+    Duration::try_from_secs_f64(seconds).map_or(FILE_TIME_MAX, |time| time.min(FILE_TIME_MAX))
+}
+
+/// The hand-over of the node at the other end of a link. Dropping it ends it.
+#[derive(Default)]
+pub(crate) struct HandOver {
+    running: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    is_begun: bool,
+    has_heir: bool,
+}
+
+impl HandOver {
+    /// Begins it when the node offers prefixes, and sends conversations to the heir that the node
+    /// names, whichever gateway has chosen it.
+    pub(crate) fn follow(
+        &mut self,
+        gateway: &Gateway,
+        (id, leaving): (EndpointId, &Upstream),
+        status: &PrefixStatus,
+    ) {
+        if let Some(heir) = &status.heir {
+            if !std::mem::replace(&mut self.has_heir, true) {
+                gateway.dispatcher.inherit_prefixes(id, heir);
+            }
+        } else if status.offered > 0 && !std::mem::replace(&mut self.is_begun, true) {
+            let (gateway, leaving) = (gateway.clone(), leaving.clone());
+            let running = async move { hand_over(&gateway, id, &leaving).await };
+            self.running = Some(Box::pin(running));
+        }
+    }
+
+    /// Completes when it is over; never if there is none. Cancel-safe.
+    pub(crate) async fn run(&mut self) {
+        match &mut self.running {
+            Some(running) => running.await,
+            None => std::future::pending().await,
+        }
+        self.running = None;
+    }
+}
+
+/// Hands over what `leaving` offers. Does nothing if no other node can use it.
+async fn hand_over(gateway: &Gateway, id: EndpointId, leaving: &Upstream) {
+    // The node waits no longer for its turn.
+    let Ok(Ok(_permit)) = timeout(ANSWER_TIMEOUT, gateway.hand_overs.acquire()).await else {
+        return;
+    };
+    let Some(heir) = gateway.dispatcher.heir_of(id) else { return };
+    let Some(offered) = claim(leaving, &heir).await else { return };
+    let (begun, mut moved, mut bytes) = (Instant::now(), 0_u32, 0);
+    for prefix in offered.iter().take(PREFIXES_MAX) {
+        let outcome = pass_on(leaving, &heir, prefix).await;
+        gateway.metrics.record_hand_over(outcome);
+        match outcome {
+            HandOverOutcome::Moved => (moved, bytes) = (moved + 1, bytes + prefix.bytes),
+            // Another one may be small enough.
+            HandOverOutcome::Refused => {}
+            HandOverOutcome::Slower | HandOverOutcome::Failed => break,
+        }
+    }
+    let (heir, seconds) = (heir.name, begun.elapsed().as_secs_f64());
+    tracing::info!(%heir, offered = offered.len(), moved, bytes, seconds, "prefixes handed over");
+    // It leaves by itself after a while, too.
+    let _ = ask(leaving, Request::delete(url(""))).await;
+}
+
+fn url(file: &str) -> String {
+    format!("http://node{PREFIXES_PATH}{file}")
+}
+
+/// Sends a request without a body, and waits for the head of the response.
+async fn ask(
+    node: &Upstream,
+    request: hyper::http::request::Builder,
+) -> Result<Response<NodeBody>, Error> {
+    let request = request.body(Bytes::new()).map_err(|_| Error::NodeLost)?;
+    timeout(ANSWER_TIMEOUT, node.send(request)).await.unwrap_or(Err(Error::NodeLost))
+}
+
+/// Tells the node who shall have its prefixes, and returns the list. `None` if another gateway was
+/// faster.
+async fn claim(leaving: &Upstream, heir: &Heir) -> Option<Vec<OfferedPrefix>> {
+    let response = ask(leaving, Request::post(url("")).header(HEIR_HEADER, &*heir.name)).await;
+    let response = response.ok().filter(|response| response.status() == StatusCode::OK)?;
+    let whole = timeout(ANSWER_TIMEOUT, response.into_body().whole(LIST_BYTES_MAX)).await;
+    serde_json::from_slice(&whole.ok()?.ok()?.ok()?).ok()
+}
+
+/// Passes on one file, as long as that is faster than computing its tokens.
+async fn pass_on(leaving: &Upstream, heir: &Heir, prefix: &OfferedPrefix) -> HandOverOutcome {
+    let limit = time_to_compute(prefix.tokens, heir.prefill_rate);
+    let passing = async {
+        let file = ask(leaving, Request::get(url(&format!("/{}", prefix.file)))).await?;
+        if file.status() != StatusCode::OK {
+            return Err(Error::NodeLost);
+        }
+        let to = Request::put(url("")).header("content-length", prefix.bytes);
+        let to = to.body(()).map_err(|_| Error::NodeLost)?;
+        heir.upstream.send_body(to, file.into_body(), prefix.bytes).await
+    };
+    match timeout(limit, passing).await {
+        Ok(Ok(response)) if response.status().is_success() => HandOverOutcome::Moved,
+        Ok(Ok(_)) => HandOverOutcome::Refused,
+        Ok(Err(_)) => HandOverOutcome::Failed,
+        Err(_) => HandOverOutcome::Slower,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_worth_the_time_in_which_its_tokens_are_computed() {
+        assert_eq!(time_to_compute(1000, Some(500.0)), Duration::from_secs(2));
+        assert_eq!(time_to_compute(1000, None), Duration::from_secs(10));
+    }
+
+    #[test]
+    fn impossible_speeds_and_lengths_have_a_limit() {
+        for rate in [f32::MIN_POSITIVE, f32::NAN, -1.0, 0.0] {
+            assert!(time_to_compute(u32::MAX, Some(rate)) <= FILE_TIME_MAX, "{rate}");
+        }
+        assert_eq!(time_to_compute(0, Some(1.0)), Duration::ZERO);
+    }
+}
