@@ -52,13 +52,18 @@ inline void add_elements(Vec (&totals)[ROWS], const WideBlock & block, const Wid
     typedef typename Weights::Sums Sums;
     constexpr int STEP = Sums::STEP < PARTS ? Sums::STEP : PARTS;
     Sums sums[COUNT];
+    // All loops are unrolled: otherwise GCC keeps the sums of some types in memory.
+#pragma GCC unroll 4
     for (int r = 0; r < COUNT; r++) {
         const HalfSums & of_bytes = rows[FIRST + r].sums[b];
         const int32_t sum = HALVES == 1 ? of_bytes.both() : half == 0 ? of_bytes.first : of_bytes.second;
         sums[r] = Sums(Weights::OFFSET == 0 ? 0 : -Weights::OFFSET * sum);
     }
+#pragma GCC unroll 8
     for (int p = half * PARTS; p < (half + 1) * PARTS; p += STEP) {
+#pragma GCC unroll 8
         for (int i = p; i < p + STEP; i++) {
+#pragma GCC unroll 4
             for (int r = 0; r < COUNT; r++) {
                 int32_t four;
                 memcpy(&four, rows[FIRST + r].bytes + b * BLOCK + i * 4, sizeof(four));

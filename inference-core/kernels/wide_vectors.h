@@ -112,6 +112,10 @@ inline void store_wide(Vec x, float * out, int count) {
 
 constexpr int WIDE_COLUMNS = 8;
 
+/// Keeps sums in the order in which they are written. Otherwise GCC first computes all products and then adds
+/// them as a tree, which takes more registers than there are: most products were stored and read again.
+inline void keep_order(Integers & sum) { asm("" : "+x"(sum)); }
+
 /// Sums of products of unsigned weights of up to LARGEST. Pairs of products are added in 16 bits until they
 /// might not fit.
 template <int LARGEST>
@@ -125,6 +129,7 @@ struct WideSum {
     explicit WideSum(int32_t start) : lanes(_mm256_set1_epi32(start)), pairs(_mm256_setzero_si256()) {}
     void add(Integers weights, Integers bytes) {
         pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(weights, bytes));
+        keep_order(pairs);
     }
     void settle() {
         lanes = _mm256_add_epi32(lanes, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
@@ -144,6 +149,7 @@ struct WideSignedSum {
     void add(Integers weights, Integers bytes) {
         const Integers pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(bytes, weights));
         lanes = _mm256_add_epi32(lanes, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        keep_order(lanes);
     }
     void settle() {}
     Vec get() const { return (Vec) _mm256_cvtepi32_ps(lanes); }
