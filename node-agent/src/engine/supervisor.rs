@@ -174,9 +174,7 @@ async fn run_once(
         () = stop_engine(stop, client, options.prefix_disk.is_some()) => None,
     };
     let _ = child.start_kill();
-    if stop.is_cancelled() {
-        return EngineExit::Closed;
-    }
+    // Until it is gone, its files are locked.
     match (end, timeout(REAP_TIMEOUT, child.wait()).await) {
         (Some(end), _) => end,
         (None, Ok(Ok(status))) => EngineExit::Exited(Some(status)),
