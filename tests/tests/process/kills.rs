@@ -71,8 +71,9 @@ impl Node {
         kill_process(self.engine, Signal::STOP).unwrap();
     }
 
+    /// Unless its agent has taken the engine for hung, and has killed it.
     fn breathes(&self) {
-        kill_process(self.engine, Signal::CONT).unwrap();
+        let _ = kill_process(self.engine, Signal::CONT);
     }
 
     pub(crate) async fn lives_again(&mut self, fleet: &Fleet, death: Death) {
