@@ -1,5 +1,5 @@
-//! A node that leaves hands the conversations that it has saved to another one, which goes on with
-//! the same tokens and without computing them again.
+//! A stopping node hands its saved conversations to another node, which continues them with the
+//! same tokens and without computing them again.
 
 use std::path::{Path, PathBuf};
 
