@@ -20,7 +20,7 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 # Minus the features that the emulator warns it does not have.
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
-.PHONY: help chart-files demo dist deb dist-gateway test build setup setup-test lint lint-github doc unit \
+.PHONY: help chart-files demo dist deb dist-gateway test build build-tests setup setup-test lint lint-github doc unit \
     end-to-end avx2 docs release test-install test-arm64 test-skew test-clients test-engines bench-engine bench-gateway bench-peers soak kills overload screenshot fuzz deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
@@ -41,7 +41,13 @@ demo: build
 
 ## Run everything that CI runs: lints, API documentation, dependency checks, unit tests and end-to-end
 ## tests.
-test: setup-test lint doc deny build unit end-to-end avx2
+test: setup-test lint doc deny build build-tests unit end-to-end avx2
+
+# All tests at once: one after the other, each leaves cores idle while rustc reads or links it.
+build-tests:
+	$(CARGO) test $(CHOICE) --no-run $(UNIT_TESTS) $(END_TO_END_TESTS:%=--test %)
+UNIT_TESTS := --lib --bins $(addprefix --test ,baseline_kernels chat_templates chat_template_roles corpus openapi)
+END_TO_END_TESTS := tidy gateway simulation edge kubernetes docs observability page process packaging install
 
 ## Build both programs in target/release. The first build compiles llama.cpp and takes some minutes.
 build: setup
@@ -70,22 +76,21 @@ deny:
 
 ## Run the unit tests, the kernel tests and the fuzz corpus.
 unit:
-	$(CARGO) test $(CHOICE) --lib --bins --test baseline_kernels --test chat_templates --test chat_template_roles \
-	    --test corpus --test openapi
+	$(CARGO) test $(CHOICE) $(UNIT_TESTS)
 
-## Run the tests that start real processes, one at a time, because they share the cores.
+## Run the tests that start real processes: few at a time, because they share the cores.
 end-to-end: build setup-test
-	$(CARGO) test $(CHOICE) --test tidy --test gateway --test simulation
+	$(CARGO) test $(CHOICE) --test tidy --test gateway --test simulation -- --test-threads=8
 	[ ! -e /usr/lib/postgresql ] || scripts/postgres.sh with $(CARGO) test $(CHOICE) --lib --test gateway -- store:: \
 	    background:: batch_slots:: batches:: budgets:: encryption:: jobs:: message_batches:: stored_keys:: \
 	    stored_responses:: streams:: usage:: work::
-	$(CARGO) test $(CHOICE) --test edge -- --test-threads=2
-	$(CARGO) test $(CHOICE) --test kubernetes -- --test-threads=1
+	$(CARGO) test $(CHOICE) --test edge -- --test-threads=4
+	$(CARGO) test $(CHOICE) --test kubernetes -- --test-threads=2
 	$(CARGO) test $(CHOICE) --test docs -- --test-threads=1
-	$(CARGO) test $(CHOICE) --test observability -- --test-threads=1
-	$(CARGO) test $(CHOICE) --test page -- --test-threads=1
-	$(CARGO) test $(CHOICE) --test process -- --test-threads=1
-	$(CARGO) test $(CHOICE) --test packaging -- --test-threads=1
+	$(CARGO) test $(CHOICE) --test observability -- --test-threads=2
+	$(CARGO) test $(CHOICE) --test page -- --test-threads=2
+	$(CARGO) test $(CHOICE) --test process -- --test-threads=2
+	$(CARGO) test $(CHOICE) --test packaging -- --test-threads=2
 	$(CARGO) test $(CHOICE) --test install -- --test-threads=1
 
 ## Test the baseline kernels on an emulated CPU that has AVX2 and nothing newer.
@@ -282,12 +287,10 @@ ifndef LIST
 	@$(MAKE) --no-print-directory $(SDK:%=%/done) $(CHART) $(TOOLS:%=%/done)
 endif
 
-# $(call venv,WHAT,FLAGS): an environment for the packages of a list. Most of what the packages bring
-# along is never imported, so nothing is compiled ahead.
+# $(call venv,WHAT,FLAGS): an environment for the packages of a list.
 define venv
 @echo "Installing $1"
-@python3 -m venv $(@D)
-@$(@D)/bin/pip install --quiet --no-compile --disable-pip-version-check $2 -r $<
+@scripts/venv.sh $(@D) $< $2
 @touch $@
 endef
 

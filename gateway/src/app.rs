@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use flotilla_listeners::systemd::notify_ready;
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Gateway;
@@ -23,11 +24,20 @@ use crate::tasks::{
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves until `stop`, finishes the requests in flight, and joins all tasks. Reloads the
-/// configuration from `source` whenever it changes.
+/// configuration from `source` whenever it changes. Boxed, so that all that it calls is compiled
+/// once, in this crate, and not again in each one that awaits it.
 ///
 /// # Errors
 /// Two metrics have the same name.
-pub async fn run(
+pub fn run(
+    settings: LiveSettings,
+    source: reload::Source,
+    stop: CancellationToken,
+) -> BoxFuture<'static, prometheus::Result<()>> {
+    Box::pin(serve(settings, source, stop))
+}
+
+async fn serve(
     settings: LiveSettings,
     source: reload::Source,
     stop: CancellationToken,

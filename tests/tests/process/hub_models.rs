@@ -265,7 +265,7 @@ async fn two_agents_share_one_download_and_one_goes_on_when_the_other_is_killed(
 #[tokio::test]
 async fn a_signal_ends_a_download_and_says_how_to_go_on() {
     let folder = Folder::new();
-    let server = hub_with(quantizations(), |_, reply| reply.cut(200_000, Then::Stall));
+    let server = hub_with(quantizations(), |_, reply| reply.cut(1_000_000, Then::Stall));
     let mut agent = serve(&folder, &server.url(""), &[MODEL]);
     agent.wait_for_line("\"download\"");
     agent.signal(Signal::INT);

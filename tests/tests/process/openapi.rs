@@ -247,7 +247,7 @@ async fn broken_off(description: &mut Description, client: &Client, agent: &Agen
 #[tokio::test]
 async fn every_answer_is_what_we_describe_and_what_openai_does() {
     let mut description = Description::read();
-    let fleet = Fleet::start("timeouts: {resume_ms: 300}\n").await;
+    let fleet = Fleet::start("timeouts: {resume_ms: 300, queue_ms: 500}\n").await;
     description.refusal("no node", 503, &fleet.client.chat(&chat("Hi")).await);
     let agent: Agent = fleet.join("a", &[]).await;
     let client = &fleet.client;
