@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Puts the Python packages of a list into an environment of their own: venv.sh FOLDER LIST [FLAG...], with flags of
-# `uv pip install`. uv takes a tenth of pip's time. It does not read pip's settings, so the ones that say where
-# packages are reach it from here; its own variables come first.
+# `uv pip install`. uv takes a tenth of pip's time. It does not read pip's settings, so the ones that say which
+# indexes there are reach it from here; its own variables come first. Where it fails, pip does the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$1 list=$2
@@ -13,21 +13,22 @@ if [ ! -x "$tools/bin/uv" ]; then
     "$tools/bin/pip" install --quiet --disable-pip-version-check -r tests/tools/requirements-uv.txt
 fi
 
-# $1: a setting of pip, which its environment or its files have.
-setting() {
-    "$tools/bin/pip" config get ":env:.$1" 2>/dev/null || "$tools/bin/pip" config get "global.$1" 2>/dev/null || true
-}
-# $1: uv's variable; $2: a setting of pip.
+# Those of the environment come first, a line each.
+settings=$("$tools/bin/pip" config list)
+# $1: uv's variable; $2: a setting of pip, which may have several values.
 hand_on() {
     local value
-    [ -z "${!1:-}" ] || return 0
-    value=$(setting "$2")
-    [ -z "$value" ] || export "$1=$value"
+    value=$(sed -n "s/^\(:env:\|global\|install\)\.$2='\(.*\)'$/\2/p" <<<"$settings" | sed 's/\\n/ /g; q')
+    [ -n "${!1:-}" ] || [ -z "$value" ] || export "$1=$value"
 }
 hand_on UV_DEFAULT_INDEX index-url
 hand_on UV_INDEX extra-index-url
-hand_on UV_FIND_LINKS find-links
 export UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1} UV_CACHE_DIR=${UV_CACHE_DIR:-$PWD/target/tools/uv/cache}
 
-"$tools/bin/uv" venv --quiet --clear --python "$(command -v python3)" "$folder"
-"$tools/bin/uv" pip install --quiet --python "$folder/bin/python" "$@" -r "$list"
+python=$(command -v python3)
+if ! "$tools/bin/uv" venv --quiet --clear --python "$python" "$folder" ||
+    ! "$tools/bin/uv" pip install --quiet --python "$folder/bin/python" "$@" -r "$list"; then
+    echo "uv failed: trying pip" >&2
+    "$python" -m venv --clear "$folder"
+    "$folder/bin/pip" install --quiet --no-compile --disable-pip-version-check "$@" -r "$list"
+fi
