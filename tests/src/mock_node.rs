@@ -378,6 +378,12 @@ impl Streaming {
         sent.expect("nobody reads the stream, and nobody ends it").is_ok()
     }
 
+    /// Bytes after all choices have ended. A gateway that collects an answer may have given the
+    /// stream up: it has all that it needs.
+    pub async fn close(&self, bytes: impl Into<Bytes>) {
+        self.offer(bytes).await;
+    }
+
     /// One event with a piece of the answer.
     pub async fn say(&self, text: &str) {
         let choice = json!({"index": 0, "delta": {"content": text}, "finish_reason": null});
@@ -410,8 +416,7 @@ impl Streaming {
         let mut event = String::new();
         Mark::Usage(usage).write(&mut event);
         let told = json!({"choices": [], "usage": told});
-        self.send(format!("{event}data: {told}\n\n")).await;
-        self.send("data: [DONE]\n\n").await;
+        self.close(format!("{event}data: {told}\n\ndata: [DONE]\n\n")).await;
     }
 
     /// The tokens of an answer that is not streamed.
@@ -447,7 +452,7 @@ impl Streaming {
     pub async fn done(self) {
         let choice = json!({"index": 0, "delta": {}, "finish_reason": "stop"});
         self.send(format!("data: {}\n\n", json!({"choices": [choice]}))).await;
-        self.send("data: [DONE]\n\n").await;
+        self.close("data: [DONE]\n\n").await;
     }
 
     /// Waits until the gateway has given the stream up.

@@ -73,7 +73,7 @@ async fn says_first(asked: Asked) -> Streaming {
 async fn says_rest(stream: Streaming) {
     stream.say_delta(3, &json!({"content": "lo"}), &json!("stop")).await;
     let used = json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}});
-    stream.send(format!(": u 9 3 0\ndata: {used}\n\ndata: [DONE]\n\n")).await;
+    stream.close(format!(": u 9 3 0\ndata: {used}\n\ndata: [DONE]\n\n")).await;
 }
 
 fn text(response: &Value) -> &str {

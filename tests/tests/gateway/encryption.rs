@@ -146,7 +146,7 @@ async fn stream(kept: &Kept, node: &mut MockNode) {
     let stream = asked.stream();
     stream.say_marked(&[1], GOT).await;
     stream.say_delta(2, &json!({"content": "."}), &json!("stop")).await;
-    stream.send(": u 9 2 0\ndata: [DONE]\n\n").await;
+    stream.close(": u 9 2 0\ndata: [DONE]\n\n").await;
     let answer = asking.await.unwrap();
     let id = answer.header("x-flotilla-stream").unwrap();
     let again = kept.ada.get(&format!("/v1/streams/{id}")).await;

@@ -34,7 +34,7 @@ async fn a_chat_is_streamed_in_lines_without_comments_and_continues_on_another_n
     Mark::Usage(Usage { prompt: 9, completion: 2, cached: 0 }).write(&mut usage);
     let counts = json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2}});
     stream.send(format!("{usage}data: {counts}\n\n")).await;
-    stream.send("data: [DONE]\n\n").await;
+    stream.close("data: [DONE]\n\n").await;
     let lines = lines(&asking.await.unwrap());
     let text: String =
         lines.iter().map(|line| line["message"]["content"].as_str().unwrap()).collect();

@@ -48,7 +48,7 @@ async fn says_first(asked: Asked) -> Streaming {
 
 async fn says_rest(stream: Streaming) {
     stream.say_delta(3, &json!({"content": "lo"}), &json!("stop")).await;
-    stream.send(": u 9 3 0\ndata: [DONE]\n\n").await;
+    stream.close(": u 9 3 0\ndata: [DONE]\n\n").await;
 }
 
 async fn read_on(client: &Client, method: Method, path: &str, last: &str) -> Answer {
@@ -128,7 +128,7 @@ async fn a_stream_outlives_its_client_and_its_gateway() {
         stream.say_marked(&[], "l").await;
     }
     stream.say_delta(99, &json!({"content": "o"}), &json!("stop")).await;
-    stream.send(": u 9 3 0\ndata: [DONE]\n\n").await;
+    stream.close(": u 9 3 0\ndata: [DONE]\n\n").await;
     let rest = events(&reading.await.unwrap());
     assert_eq!(said(&rest), format!("el{}o", "l".repeat(known.len() - 2)));
     let number =

@@ -166,7 +166,7 @@ async fn while_the_disk_is_full_a_response_goes_on_and_its_end_waits() {
     // Longer than what is left in a page of the log.
     stream.say_marked(&[2], &"long ".repeat(20_000)).await;
     stream.say_delta(3, &json!({"content": "!"}), &json!("stop")).await;
-    stream.send(": u 9 3 0\ndata: [DONE]\n\n").await;
+    stream.close(": u 9 3 0\ndata: [DONE]\n\n").await;
     eventually_within(Duration::from_secs(60), "the store to fail", async || {
         (metric(&admin, "gateway_store_available").await == 0.0).then_some(())
     })

@@ -117,7 +117,7 @@ async fn what_one_gateway_has_begun_another_one_shows_and_ends() {
     stream.say_marked(&[1], "H").await;
     until_status(&b, &id, "in_progress").await;
     stream.say_delta(2, &json!({"content": "!"}), &json!("stop")).await;
-    stream.send(": u 9 2 0\ndata: [DONE]\n\n").await;
+    stream.close(": u 9 2 0\ndata: [DONE]\n\n").await;
     let done = until_status(&b, &id, "completed").await;
     assert_eq!(done["output"][0]["content"][0]["text"], "H!");
     assert_eq!(done, response(&a, &id).await);
@@ -168,7 +168,7 @@ async fn says_rest(stream: Streaming) {
     stream.say_marked(&[2], "el").await;
     stream.say_delta(3, &json!({"content": "lo"}), &json!("stop")).await;
     let used = json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}});
-    stream.send(format!(": u 9 3 0\ndata: {used}\n\ndata: [DONE]\n\n")).await;
+    stream.close(format!(": u 9 3 0\ndata: {used}\n\ndata: [DONE]\n\n")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -331,7 +331,7 @@ pub(super) async fn until_available(fleet: &Fleet, is_available: bool) {
 pub(super) async fn answers(asked: Asked) {
     let stream = asked.stream();
     stream.say_delta(1, &json!({"content": "!"}), &json!("stop")).await;
-    stream.send(": u 9 1 0\ndata: [DONE]\n\n").await;
+    stream.close(": u 9 1 0\ndata: [DONE]\n\n").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -360,7 +360,7 @@ async fn while_the_database_is_gone_other_requests_are_served_and_nothing_acknow
     assert_eq!(served.await.unwrap(), 200);
     // Both end while nothing can be stored.
     stream.say_delta(2, &json!({"content": "!"}), &json!("stop")).await;
-    stream.send(": u 9 2 0\ndata: [DONE]\n\n").await;
+    stream.close(": u 9 2 0\ndata: [DONE]\n\n").await;
     answers(of_batch).await;
 
     server.restart().await;
