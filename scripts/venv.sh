@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Puts the Python packages of a list into an environment of their own: venv.sh FOLDER LIST [FLAG...], with flags of
 # `uv pip install`. uv takes a tenth of pip's time. It does not read pip's settings, so the ones that say which
-# indexes there are reach it from here; its own variables come first. Where it fails, pip does the same.
+# indexes there are reach it from here; its own variables come first. Where it fails
+# or cannot be installed, pip does the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$1 list=$2
@@ -10,7 +11,7 @@ shift 2
 tools=target/tools/uv
 if [ ! -x "$tools/bin/uv" ]; then
     python3 -m venv "$tools"
-    "$tools/bin/pip" install --quiet --disable-pip-version-check -r tests/tools/requirements-uv.txt
+    "$tools/bin/pip" install --quiet --disable-pip-version-check -r tests/tools/requirements-uv.txt || true
 fi
 
 # Those of the environment come first, a line each.

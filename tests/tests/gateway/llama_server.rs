@@ -44,7 +44,7 @@ async fn a_completion_needs_no_model_and_continues_on_another_node() {
     let choice = json!({"index": 0, "text": "", "finish_reason": "length"});
     let counts =
         json!({"choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 2}});
-    stream.close(format!("{end}data: {counts}\n\ndata: [DONE]\n\n")).await;
+    stream.send(format!("{end}data: {counts}\n\ndata: [DONE]\n\n")).await;
     let events = events(&asking.await.unwrap());
     let said: String = events.iter().map(|event| event["content"].as_str().unwrap()).collect();
     assert_eq!(said, "Hello");

@@ -198,7 +198,7 @@ async fn usage_is_found_however_an_endpoint_spaces_its_json() {
     let running = books.gateway.streams("Hi");
     let stream = books.gpu.asked().await.stream();
     stream.say("some words").await;
-    stream.close(format!("data: {}\n\ndata: [DONE]\n\n", usage.replace('\n', ""))).await;
+    stream.send(format!("data: {}\n\ndata: [DONE]\n\n", usage.replace('\n', ""))).await;
     let said = running.await.unwrap();
     assert_eq!((said.done, said.usage), (true, None), "its client did not ask for it");
     books.agree(46.0).await;
