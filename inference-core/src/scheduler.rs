@@ -3,8 +3,8 @@
 //! ([`queue`]), which KV cells hold what ([`kv_pool`]), which prefixes are saved outside of them
 //! ([`saved_prefixes`]) and in files ([`prefix_disk`]), how many rows a batch has ([`step_pace`],
 //! [`planning`]), which tokens may come next ([`drafts`], [`draft_model`]) and whether to compute
-//! them ([`speculation`]), which one does ([`sampler`]), and how long a response may reason
-//! ([`reasoning_budget`]).
+//! them ([`speculation`]), which one does ([`sampler`]), how long a response may reason
+//! ([`reasoning_budget`]), and what a slot held last ([`slots`]).
 
 pub(crate) mod draft_model;
 pub(crate) mod drafts;
@@ -20,6 +20,7 @@ pub(crate) mod reasoning_budget;
 pub(crate) mod sampler;
 pub(crate) mod saved_prefixes;
 pub mod sequence;
+pub mod slots;
 pub(crate) mod speculation;
 pub mod step;
 pub(crate) mod step_pace;

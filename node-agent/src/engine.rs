@@ -15,6 +15,7 @@ pub(crate) mod plan_facts;
 pub(crate) mod prefix_disk;
 pub(crate) mod process;
 pub(crate) mod sandbox;
+pub(crate) mod slot_files;
 pub(crate) mod supervisor;
 pub(crate) mod systemd;
 pub(crate) mod template;

@@ -5,7 +5,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TryS
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::types::request::{EngineStats, Event, Failure, RequestId, TextChunk};
+use crate::scheduler::slots::{SlotContent, SlotOrder};
+use crate::types::request::{EngineStats, Event, Failure, RequestId, SlotFailure, TextChunk};
 
 /// Maximum jobs that may wait between two steps, in addition to the engine's own queue.
 const INBOX_MAX: usize = 256;
@@ -16,6 +17,9 @@ const STATS_INTERVAL: Duration = Duration::from_millis(250);
 const IDLE_WAIT: Duration = Duration::from_secs(30);
 /// The same while the engine has more to do when it rests.
 const REST_WAIT: Duration = Duration::from_millis(200);
+
+/// How long the answer to a [`SlotOrder`] may take: some long steps.
+const SLOT_WAIT: Duration = Duration::from_secs(60);
 
 /// Callback that receives the events of requests.
 pub type Emit<'a> = &'a mut dyn FnMut(RequestId, Event);
@@ -42,6 +46,13 @@ pub trait StepEngine {
     /// Takes a file with a prefix from another node
     /// ([`crate::scheduler::prefix_disk::incoming_file`]).
     fn take_file(&mut self, _number: u64) {}
+    /// Carries out an order about what a slot holds.
+    ///
+    /// # Errors
+    /// It holds nothing, or there is no room for what it should hold.
+    fn order_slot(&mut self, order: SlotOrder) -> Result<SlotContent, SlotFailure> {
+        Err(SlotFailure::Empty(order.slot))
+    }
     /// Writes what should survive a restart, until this point in time.
     fn finish_writing(&mut self, _clock: &dyn Fn() -> Duration, _until: Duration) {}
 }
@@ -62,6 +73,7 @@ enum Message<Job> {
     Finish(Duration, SyncSender<()>),
     /// Take the incoming file with this number.
     TakeFile(u64),
+    Slot(SlotOrder, SyncSender<Result<SlotContent, SlotFailure>>),
 }
 
 /// Tells the engine what to do with its files.
@@ -73,6 +85,16 @@ impl<Job> FileCommands<Job> {
     /// not: then its tokens are computed again.
     pub fn take_file(&self, number: u64) {
         let _ = self.0.try_send(Message::TakeFile(number));
+    }
+
+    /// Waits until the engine has carried out an order about a slot.
+    ///
+    /// # Errors
+    /// [`Failure::QueueFull`] if the engine is too busy; [`Failure::Slot`] if it cannot.
+    pub fn order_slot(&self, order: SlotOrder) -> Result<SlotContent, Failure> {
+        let (reply, replied) = std::sync::mpsc::sync_channel(1);
+        self.0.try_send(Message::Slot(order, reply)).map_err(|_| Failure::QueueFull)?;
+        replied.recv_timeout(SLOT_WAIT).map_err(|_| Failure::QueueFull)?.map_err(Failure::Slot)
     }
 
     /// Waits until the engine has written that, or for `limit` and the end of a step.
@@ -223,6 +245,11 @@ fn take_messages<E: StepEngine>(
             Message::TakeFile(number) => {
                 engine.take_file(number);
                 // Its rest counts the file.
+                wait = REST_WAIT;
+            }
+            Message::Slot(order, reply) => {
+                // Whoever asked may have stopped waiting.
+                let _ = reply.try_send(engine.order_slot(order));
                 wait = REST_WAIT;
             }
             Message::Finish(limit, done) => {

@@ -7,6 +7,7 @@
 
 mod file_format;
 pub(crate) mod folder;
+mod slot_folder;
 mod worker;
 
 use std::collections::VecDeque;
@@ -25,6 +26,7 @@ use worker::{Named, Place, Report, Write};
 
 pub use file_format::{Header, Key, parse};
 pub use folder::{FileId, PrefixFolder, digest_of, incoming_file};
+pub use slot_folder::{SavedSlot, SlotFolder, SlotLimits};
 pub use worker::Tell;
 
 /// Commands that wait for a thread.

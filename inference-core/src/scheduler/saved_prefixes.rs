@@ -120,9 +120,14 @@ impl<P> SavedPrefixes<P> {
         own.map(|saved| common(&saved.tokens, tokens) as u32).max().unwrap_or(0)
     }
 
+    /// The prefix of exactly these tokens. Does not count as a use.
+    pub(crate) fn get(&self, tenant: Tenant, tokens: &[Token]) -> Option<&Prefix<P>> {
+        self.all.iter().find(|saved| saved.tenant == tenant && *saved.tokens == *tokens)
+    }
+
     /// True if exactly these tokens are saved.
     pub(crate) fn contains(&self, tenant: Tenant, tokens: &[Token]) -> bool {
-        self.all.iter().any(|saved| saved.tenant == tenant && *saved.tokens == *tokens)
+        self.get(tenant, tokens).is_some()
     }
 
     /// The same, which counts as a use.

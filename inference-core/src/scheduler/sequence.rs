@@ -12,7 +12,7 @@ use crate::text::stop::StopMatcher;
 use crate::text::utf8::Utf8;
 use crate::types::model::SeqId;
 use crate::types::request::{
-    Event, Failure, FinishReason, LikelyToken, Options, RequestId, ResponseTimes, Tenant,
+    Event, Failure, FinishReason, LikelyToken, Options, RequestId, ResponseTimes, SlotName, Tenant,
     TextChunk, Token, TokenLogprob,
 };
 
@@ -96,6 +96,8 @@ pub(crate) struct Sequence {
     pub(crate) accepted: u32,
     /// Positions at which the state of the prompt is to be saved.
     pub(crate) saves: SavePositions,
+    /// The slot that it is remembered for when it ends.
+    pub(crate) slot_name: Option<SlotName>,
     tokens: Vec<Token>,
     prompt_tokens: u32,
     /// Tokens that it arrived with: the prompt and a resumed response.
@@ -151,6 +153,7 @@ impl Sequence {
             drafted: 0,
             accepted: 0,
             saves: SavePositions::default(),
+            slot_name: job.options.slot,
             initial_tokens: job.tokens.len() as u32,
             reported: prompt_tokens as usize,
             tokens: job.tokens,

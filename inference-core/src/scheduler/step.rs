@@ -4,7 +4,7 @@
 //! ([`crate::scheduler::engine_thread`]) or a test drives it; time is an argument, events go to a
 //! callback. [`admission`] decides which requests get slots, [`drafting`] which tokens are computed
 //! ahead, [`sampling`] handles what was computed, and [`saving`] keeps states for later prompts, in
-//! [`saved_states`] and [`files`].
+//! [`saved_states`] and [`files`]; [`slots`] copies them for slots that are saved.
 
 use std::time::Duration;
 
@@ -18,12 +18,13 @@ use crate::scheduler::queue::FairQueue;
 use crate::scheduler::sampler::Scratch;
 use crate::scheduler::sampler::logprobs::{Logprob, logprobs};
 use crate::scheduler::sequence::{CancelFlag, Job, Sequence};
+use crate::scheduler::slots::{HeldSlots, SlotContent, SlotOrder};
 use crate::scheduler::speculation::{DecodeStep, Speculation};
 use crate::scheduler::step_pace::{StepPace, smooth};
 use crate::types::model::SeqId;
 use crate::types::model::{Decoded, Model, Row, Shape, Slot};
 use crate::types::request::{
-    EngineStats, Event, Failure, FinishReason, LikelyToken, Token, TokenLogprob,
+    EngineStats, Event, Failure, FinishReason, LikelyToken, SlotFailure, Token, TokenLogprob,
 };
 
 mod admission;
@@ -32,6 +33,7 @@ mod files;
 mod sampling;
 mod saved_states;
 mod saving;
+mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -59,6 +61,7 @@ pub struct Engine<M> {
     /// Preempted sequences, which continue when there are KV cells again.
     preempted: Vec<Sequence>,
     slots: Vec<Option<Sequence>>,
+    held_slots: HeldSlots,
     arrivals: u64,
     stats: EngineStats,
     /// Kept between steps to save allocations.
@@ -86,6 +89,7 @@ impl<M: Model> Engine<M> {
             next: None,
             preempted: Vec::new(),
             slots: (0..shape.slots).map(|_| None).collect(),
+            held_slots: HeldSlots::default(),
             arrivals: 0,
             stats: EngineStats { slots: shape.slots, ..EngineStats::default() },
             rows: Vec::new(),
@@ -256,6 +260,7 @@ impl<M: Model> Engine<M> {
     /// prefix.
     fn free(&mut self, slot: Slot) {
         if let Some(sequence) = self.slots[slot as usize].take() {
+            self.remember_slot(slot, &sequence);
             self.close(&sequence);
         }
     }
@@ -358,6 +363,10 @@ impl<M: Model> StepEngine for Engine<M> {
 
     fn take_file(&mut self, number: u64) {
         self.disk.iter_mut().for_each(|disk| disk.take_incoming(number));
+    }
+
+    fn order_slot(&mut self, order: SlotOrder) -> Result<SlotContent, SlotFailure> {
+        self.carry_out(order)
     }
 
     fn finish_writing(&mut self, clock: &dyn Fn() -> Duration, until: Duration) {

@@ -9,6 +9,7 @@ use crate::types::tool_choice::ToolChoice;
 
 mod event;
 mod sampling;
+mod slots;
 mod work;
 
 pub use event::{
@@ -17,6 +18,10 @@ pub use event::{
 pub use sampling::{
     ALLOWED_MAX, BIASES_MAX, BREAKERS, BREAKERS_MAX, Dry, LIST_MAX, RECENT_TOKENS_MAX, Sampling,
     SamplingDefaults, WORD_BYTES_MAX, Xtc,
+};
+pub use slots::{
+    FILE_NAME_BYTES_MAX, SlotAction, SlotFailure, SlotName, SlotRequest, SlotResult,
+    is_slot_file_name,
 };
 pub use work::Work;
 
@@ -137,6 +142,8 @@ pub struct Options {
     pub prefix_group: Option<Tenant>,
     /// Emit an [`Event::Prefilled`] now and then while the prompt is computed.
     pub reports_prefill: bool,
+    /// The slot that it is remembered for; `None` for a response that is not.
+    pub slot: Option<SlotName>,
 }
 
 impl Options {
@@ -155,6 +162,7 @@ impl Options {
         uses_cache: true,
         prefix_group: None,
         reports_prefill: false,
+        slot: None,
     };
 }
 

@@ -133,6 +133,7 @@ fn new_node(options: &ServeOptions) -> prometheus::Result<Arc<Node>> {
         allows_chat_template: options.allows_chat_template,
         resources: ResourceSampler::default(),
         prefix_disk: options.launch.options.prefix_disk.clone(),
+        saves_slots: options.launch.options.slot_files.is_some(),
         hand_over: HandOver::default(),
         responses: Responses::default(),
         stop: CancellationToken::new(),

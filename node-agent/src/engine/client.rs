@@ -10,7 +10,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use inference_core::types::request::{
-    EmbedRequest, EngineStats, Event, GenerateRequest, RequestId, Tenant, TextQuery, Work,
+    EmbedRequest, EngineStats, Event, GenerateRequest, RequestId, SlotRequest, Tenant, TextQuery,
+    Work,
 };
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -193,8 +194,23 @@ impl EngineClient {
         Ok(self.start(Work::Query(tenant, query), via)?.remove(0))
     }
 
+    /// Has something done with what a slot holds; the response is one [`Event::SlotDone`].
+    pub(crate) fn slot(&self, request: SlotRequest, via: Via) -> Result<Generation, NotAccepted> {
+        Ok(self.command(1, via, |id| Command::Slot(id, request))?.remove(0))
+    }
+
     /// Submits work; returns one generation for each of its requests, at least one.
     fn start(&self, work: Work, via: Via) -> Result<Vec<Generation>, NotAccepted> {
+        self.command(work.requests(), via, |first| Command::Submit(first, work))
+    }
+
+    /// Gives a command with events to the engine. `command`: made with the id of its first request.
+    fn command(
+        &self,
+        requests: usize,
+        via: Via,
+        command: impl FnOnce(RequestId) -> Command,
+    ) -> Result<Vec<Generation>, NotAccepted> {
         // Held while the state is read, so that the death of the engine in between is not missed.
         let mut inner = self.lock();
         match &*self.0.state.borrow() {
@@ -205,14 +221,14 @@ impl EngineClient {
             EngineState::Draining => return Err(NotAccepted::Draining),
         }
         let first = inner.next_id + 1;
-        inner.next_id += work.requests() as RequestId;
+        inner.next_id += requests as RequestId;
         let started = (first..=inner.next_id).map(|id| {
             let (sender, events) = mpsc::channel(EVENTS_MAX);
             inner.in_flight.insert(id, InFlight { link: via.link, events: sender });
             Generation { id, events, client: self.clone() }
         });
         let started = started.collect();
-        inner.commands.push(Command::Submit(first, work));
+        inner.commands.push(command(first));
         drop(inner);
         self.0.commands_ready.notify_one();
         self.bump();

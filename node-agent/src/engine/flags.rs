@@ -214,6 +214,7 @@ impl EngineFlags {
             prefix_cache: !self.no_prefix_cache,
             saved_prefix_bytes: sizes.saved_prefix_bytes,
             prefix_disk: None,
+            slot_files: None,
             speculation: !self.no_speculation,
             draft_model: self.draft_model().map(Path::to_path_buf),
             pooling: self.pooling,

@@ -9,7 +9,9 @@ use std::time::Duration;
 use inference_core::scheduler::prefix_disk::Key;
 use inference_core::text::output::Format;
 use inference_core::types::model::ModelSizes;
-use inference_core::types::request::{EngineStats, Event, RequestId, SamplingDefaults, Work};
+use inference_core::types::request::{
+    EngineStats, Event, RequestId, SamplingDefaults, SlotRequest, Work,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +27,8 @@ pub(crate) enum Command {
     /// Submits work; its events carry this id.
     Submit(RequestId, Work),
     Cancel(RequestId),
+    /// Does something with what a slot holds; its event carries this id.
+    Slot(RequestId, SlotRequest),
     /// Take the file with a prefix that came in under this number.
     TakePrefix(u64),
     /// Write what should survive a restart, for no longer than this, and exit.
@@ -174,7 +178,7 @@ mod tests {
     use inference_core::types::constraint::Constraint;
     use inference_core::types::request::{
         CallRules, Chat, FinishReason, GenerateRequest, LineRules, Options, Prompt, Sampling,
-        Sibling, Tenant,
+        Sibling, SlotAction, SlotName, Tenant,
     };
     use inference_core::types::tool_choice::ToolChoice;
 
@@ -198,6 +202,7 @@ mod tests {
                 prediction: Some("y".into()),
                 uses_cache: false,
                 prefix_group: Some(Tenant(8)),
+                slot: Some(SlotName::Number(3)),
             },
             constraint: Some(Constraint::JsonSchema("{}".into())),
             calls: Some(CallRules { choice: ToolChoice::Function("f".into()), calls_max: 1 }),
@@ -206,7 +211,10 @@ mod tests {
             now: -1,
             siblings: vec![Sibling { seed: u64::MAX, resume_tokens: vec![2] }],
         };
-        let sent = [Command::Submit(7, Work::Generate(Box::new(request))), Command::Cancel(7)];
+        let action = SlotAction::Save("a".into());
+        let slot = SlotRequest { owner: Tenant(7), slot: 1, action };
+        let work = Work::Generate(Box::new(request));
+        let sent = [Command::Submit(7, work), Command::Cancel(7), Command::Slot(8, slot)];
         let mut wire = Vec::new();
         sent.iter().for_each(|c| wire.extend(encode(c).unwrap()));
         let mut reader = wire.as_slice();

@@ -10,6 +10,7 @@ use crate::engine::flags::{EngineFlags, SettingsError};
 use crate::engine::model_files::{ModelFileError, ModelFiles};
 use crate::engine::options::EngineOptions;
 use crate::engine::prefix_disk::PrefixDiskOptions;
+use crate::engine::slot_files::SlotFileOptions;
 use crate::engine::template::TemplateChoice;
 use crate::engine::tuning::TuneJob;
 
@@ -77,6 +78,12 @@ impl Launch {
         self
     }
 
+    /// Lets the engine save what slots hold.
+    pub(crate) fn with_slot_files(mut self, files: Option<SlotFileOptions>) -> Self {
+        self.options.slot_files = files;
+        self
+    }
+
     /// Like [`Self::new`] with settings tuned for this machine. With `measure`, tunes first if no
     /// settings are stored.
     pub(crate) fn tuned(
@@ -97,14 +104,15 @@ impl Launch {
             return Ok(self);
         }
         let options = options(&files, &self.flags, self.kernel, false)?;
-        let EngineOptions { template, prefix_disk, .. } = self.options.clone();
+        let EngineOptions { template, prefix_disk, slot_files, .. } = self.options.clone();
         tracing::warn!(
             file = %options.model.display(),
             before = %self.options.digest,
             digest = %options.digest,
             "the model file was replaced"
         );
-        Ok(Self { options, ..self }.with_template(template).with_prefix_disk(prefix_disk))
+        let launch = Self { options, ..self }.with_template(template);
+        Ok(launch.with_prefix_disk(prefix_disk).with_slot_files(slot_files))
     }
 }
 

@@ -185,7 +185,7 @@ pub(crate) fn load_all_confined(
     let opened = models.iter().map(|model| ModelFiles::open(model).map_err(|e| e.to_string()));
     let opened: Vec<ModelFiles> = opened.collect::<Result<_, _>>()?;
     let all: Vec<&File> = opened.iter().flat_map(ModelFiles::parts).collect();
-    sandbox::confine(sandbox, &all, None)?;
+    sandbox::confine(sandbox, &all, &[])?;
     register(kernel);
     let load = |f: &ModelFiles| Weights::load(&f.open_paths(), mode).map_err(|e| e.to_string());
     opened.iter().map(load).collect()

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::model_files::digest::Fingerprint;
 use crate::engine::prefix_disk::PrefixDiskOptions;
 use crate::engine::sandbox::SandboxMode;
+use crate::engine::slot_files::SlotFileOptions;
 use crate::engine::template::TemplateChoice;
 
 /// The engine process's options, passed on its command line as JSON.
@@ -36,6 +37,8 @@ pub(crate) struct EngineOptions {
     pub saved_prefix_bytes: u64,
     /// Files of saved prefixes, if there are any.
     pub prefix_disk: Option<PrefixDiskOptions>,
+    /// Where what slots hold is saved, if it is.
+    pub slot_files: Option<SlotFileOptions>,
     /// Compute draft tokens along with the last one, where that is faster.
     pub speculation: bool,
     /// Path of the draft model's file, if there is one: a separate argument, too.
@@ -78,6 +81,7 @@ impl EngineOptions {
             prefix_cache: true,
             saved_prefix_bytes: 1 << 20,
             prefix_disk: None,
+            slot_files: None,
             speculation: true,
             draft_model: None,
             pooling: None,

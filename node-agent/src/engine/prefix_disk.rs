@@ -61,8 +61,12 @@ pub(crate) fn open(options: &EngineOptions) -> Result<Option<(PrefixFolder, Key)
         ErrorKind::WouldBlock => format!("{}: another agent uses it", disk.folder.display()),
         _ => at(e),
     })?;
-    let program = program_digest().map_err(at)?;
-    Ok(Some((folder, key(options, program))))
+    Ok(Some((folder, state_key(options).map_err(at)?)))
+}
+
+/// The key of all states of an engine.
+pub(crate) fn state_key(options: &EngineOptions) -> io::Result<Key> {
+    Ok(key(options, program_digest()?))
 }
 
 /// Digest of this program: the same on all nodes that run it.

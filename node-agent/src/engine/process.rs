@@ -20,7 +20,7 @@ use inference_core::llama::{
 use inference_core::model_file::memory_plan::LoadMode;
 use inference_core::prepare::{IsWanted, Lane, PrepareError, Prepared, Preparer, RerankTemplate};
 use inference_core::scheduler::embed::{EmbedEngine, EmbedJob};
-use inference_core::scheduler::engine_thread::{self, EngineHandle, FileCommands};
+use inference_core::scheduler::engine_thread::{self, EngineHandle};
 use inference_core::scheduler::prefix_disk::Key;
 use inference_core::scheduler::sequence::{CancelFlag, Job};
 use inference_core::scheduler::step::Engine;
@@ -37,12 +37,15 @@ use crate::engine::model_files::digest::Fingerprint;
 use crate::engine::options::EngineOptions;
 use crate::engine::sandbox::escape;
 
+mod controls;
 mod inbox;
 mod opened;
 mod prefixes;
 mod reports;
+mod slots;
 mod watch;
 
+use controls::Controls;
 use inbox::{Inbox, Submit};
 use opened::{Confined, Files};
 use reports::{Reporter, write_reports};
@@ -69,7 +72,7 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
     }
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let opened = opened::open(&options);
-    let file_commands = Arc::default();
+    let controls = Arc::default();
     let (reports, outbox) = sync_channel(REPORTS_MAX);
     let inbox = Arc::new(Inbox::default());
     let flags = Flags::default();
@@ -80,8 +83,8 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
     match opened {
         Ok((files, confined)) => {
             let (reports, flags, submits) = (reports.clone(), flags.clone(), inbox.clone());
-            let file_commands = Arc::clone(&file_commands);
-            let prompts = Prompts { options, confined, reports, flags, file_commands };
+            let controls = Arc::clone(&controls);
+            let prompts = Prompts { options, confined, reports, flags, controls };
             std::thread::Builder::new()
                 .name("prompts".into())
                 .spawn(move || prompts.run(files, &submits))?;
@@ -89,7 +92,7 @@ pub(crate) fn run(options: EngineOptions) -> io::Result<()> {
         // The agent kills this process as soon as it receives this.
         Err(why) => drop(reports.send(Report::LoadFailed(why))),
     }
-    let read = read_commands(socket, &inbox, &reports, &flags, &file_commands);
+    let read = read_commands(socket, &inbox, &reports, &flags, &controls);
     end_process();
     read
 }
@@ -99,7 +102,7 @@ fn read_commands(
     inbox: &Inbox,
     reports: &SyncSender<Report>,
     flags: &Flags,
-    file_commands: &OnceLock<FileCommands<Job>>,
+    controls: &OnceLock<Controls>,
 ) -> io::Result<()> {
     let mut reader = BufReader::new(socket);
     while let Some(command) = read_frame(&mut reader)? {
@@ -113,13 +116,17 @@ fn read_commands(
                 }
             }
             Command::Stop(limit) => {
-                if let Some(files) = file_commands.get() {
-                    files.finish_writing(limit);
-                }
+                controls.get().into_iter().for_each(|controls| controls.finish_writing(limit));
                 return Ok(());
             }
             Command::TakePrefix(number) => {
-                file_commands.get().into_iter().for_each(|files| files.take_file(number));
+                controls.get().into_iter().for_each(|controls| controls.take_prefix(number));
+            }
+            Command::Slot(id, request) => {
+                let controls = controls.get().ok_or(Failure::NotGenerative);
+                if let Err(failure) = controls.and_then(|controls| controls.slot(id, request)) {
+                    finish(reports, flags, id, Event::Failed(failure));
+                }
             }
             Command::Cancel(id) => {
                 if let Some(flag) = lock(flags).get(&id) {
@@ -167,8 +174,8 @@ fn end_process() {
 struct Prompts {
     options: EngineOptions,
     confined: Confined,
-    /// Set if there are files of saved prefixes.
-    file_commands: Arc<OnceLock<FileCommands<Job>>>,
+    /// Set when a model that generates text is loaded.
+    controls: Arc<OnceLock<Controls>>,
     reports: SyncSender<Report>,
     flags: Flags,
 }
@@ -360,10 +367,10 @@ impl Prompts {
             engine = prefixes::add(engine, disk);
         }
         let engine = engine_thread::start(engine, self.reporter()).map_err(no_thread)?;
-        if has_files {
-            // It is set once.
-            let _ = self.file_commands.set(engine.file_commands());
-        }
+        let slots = self.confined.slots.take();
+        let controls = Controls::start(&engine, has_files, slots, &self.reports);
+        // It is set once.
+        let _ = self.controls.set(controls.map_err(no_thread)?);
         Ok((Running::Generates(engine), speculates, key.filter(|_| has_files)))
     }
 

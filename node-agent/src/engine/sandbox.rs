@@ -2,8 +2,8 @@
 //!
 //! Landlock ([`files`]) allows only reading the open model files, and seccomp ([`calls`]) only the
 //! system calls that computing needs: no network, no other program, no writing to files. With saved
-//! prefixes on disk, files in their folder may be created, read, renamed and deleted as well. Both
-//! are set once, before there is a second thread, and cannot be undone.
+//! prefixes on disk or saved slots, files in their folders may be created, read, renamed and
+//! deleted as well. Both are set once, before there is a second thread, and cannot be undone.
 
 pub(crate) mod calls;
 pub(crate) mod escape;
@@ -75,7 +75,7 @@ impl Sandbox {
     /// No sandbox.
     pub(crate) const OFF: Self = Self { files: Part::Off, system_calls: Part::Off };
 
-    /// True if the process may write to the folder that it was confined to.
+    /// True if the process may write to the folders that it was confined to.
     pub(crate) fn allows_writing(&self) -> bool {
         !matches!(self.files, Part::Missing(_))
     }
@@ -108,15 +108,15 @@ impl std::fmt::Display for Sandbox {
     }
 }
 
-/// Confines this process, which can then read only `readable`, and use only the files in `folder`.
-/// Without Landlock it cannot write anywhere, because nothing would confine it to the folder.
+/// Confines this process, which can then read only `readable`, and use only the files in
+/// `folders`. Without Landlock it cannot write anywhere, because nothing would confine it to them.
 ///
 /// # Errors
 /// With [`SandboxMode::On`], if a part is unavailable.
 pub(crate) fn confine(
     mode: SandboxMode,
     readable: &[&File],
-    folder: Option<&File>,
+    folders: &[&File],
 ) -> Result<Sandbox, String> {
     if mode == SandboxMode::Off {
         return Ok(Sandbox::OFF);
@@ -124,8 +124,8 @@ pub(crate) fn confine(
     let sandbox = match is_single_threaded() {
         Ok(()) => {
             // In this order, because the seccomp filter rejects Landlock's system calls.
-            let files = Part::of(files::confine(readable, folder));
-            let writes_files = folder.is_some() && files == Part::On;
+            let files = Part::of(files::confine(readable, folders));
+            let writes_files = !folders.is_empty() && files == Part::On;
             Sandbox { files, system_calls: Part::of(calls::confine(writes_files)) }
         }
         Err(why) => Sandbox { files: Part::Missing(why.clone()), system_calls: Part::Missing(why) },
@@ -165,11 +165,11 @@ mod tests {
         // This process has other threads: those of the test harness.
         let (other, end) = std::sync::mpsc::sync_channel::<()>(0);
         let thread = std::thread::spawn(move || assert!(end.recv().is_err()));
-        let sandbox = confine(SandboxMode::Auto, &[], None).unwrap();
+        let sandbox = confine(SandboxMode::Auto, &[], &[]).unwrap();
         assert!(sandbox.missing().unwrap().contains("threads"), "{sandbox:?}");
         assert_eq!(sandbox.to_string(), "none");
-        assert!(confine(SandboxMode::On, &[], None).unwrap_err().contains("--sandbox auto"));
-        assert_eq!(confine(SandboxMode::Off, &[], None), Ok(Sandbox::OFF));
+        assert!(confine(SandboxMode::On, &[], &[]).unwrap_err().contains("--sandbox auto"));
+        assert_eq!(confine(SandboxMode::Off, &[], &[]), Ok(Sandbox::OFF));
         drop(other);
         thread.join().unwrap();
     }

@@ -291,7 +291,7 @@ async fn write_commands(mut writer: OwnedWriteHalf, client: &EngineClient) -> st
                 (Ok(frame), _) => wire.extend(frame),
                 // JSON may grow when it is serialized again: 1e15 has sixteen digits. That fails
                 // only this request, not the engine.
-                (Err(_), Command::Submit(id, _)) => {
+                (Err(_), Command::Submit(id, _) | Command::Slot(id, _)) => {
                     client.deliver(id, Event::Failed(Failure::TooLarge));
                 }
                 (Err(e), Command::Cancel(_) | Command::Stop(_) | Command::TakePrefix(_)) => {

@@ -11,6 +11,7 @@ mod prediction;
 mod prefixes;
 mod reasoning;
 mod sampling;
+mod slots;
 mod stored;
 mod text;
 mod tools;
@@ -103,6 +104,12 @@ async fn route(
         "/slots" => {
             authenticate(node, link, &request)?;
             check_method(&request, "GET, HEAD").map(|()| listing::slots(node))
+        }
+        path if let Some(id) = path.strip_prefix("/slots/") => {
+            authenticate(node, link, &request)?;
+            check_method(&request, "POST")?;
+            let (id, caller) = (id.to_string(), caller(node, link, &request)?);
+            slots::act(node, caller, &id, request).await
         }
         "/props" if request.method() != "POST" => {
             authenticate(node, link, &request)?;

@@ -34,6 +34,8 @@ pub(crate) struct Node {
     pub resources: ResourceSampler,
     /// Where the engine keeps prefixes on disk, if it does.
     pub prefix_disk: Option<PrefixDiskOptions>,
+    /// True if it saves what slots hold.
+    pub saves_slots: bool,
     /// Saved prefixes on their way to another node, or from one.
     pub hand_over: HandOver,
     /// Stored responses of the Responses API.

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::Response;
-use inference_core::types::request::Event;
+use inference_core::types::request::{Event, QueryResult, SlotResult};
 use inference_protocol::openai::Usage;
 use inference_protocol::resume::{Resume, prefill_event};
 use inference_protocol::sse;
@@ -47,11 +47,18 @@ async fn begin(batch: &mut Batch) -> Result<(), Error> {
 }
 
 /// The result of a question about text and tokens.
-pub(crate) async fn receive_result(
-    mut generation: Generation,
-) -> Result<inference_core::types::request::QueryResult, Error> {
+pub(crate) async fn receive_result(mut generation: Generation) -> Result<QueryResult, Error> {
     match generation.next().await {
         Some(Event::QueryResult(result)) => Ok(result),
+        Some(Event::Failed(failure)) => Err(failure.into()),
+        Some(_) | None => Err(Error::EngineLost),
+    }
+}
+
+/// What became of a request about a slot.
+pub(crate) async fn receive_slot(mut generation: Generation) -> Result<SlotResult, Error> {
+    match generation.next().await {
+        Some(Event::SlotDone(result)) => Ok(result),
         Some(Event::Failed(failure)) => Err(failure.into()),
         Some(_) | None => Err(Error::EngineLost),
     }

@@ -1,6 +1,6 @@
 //! All request errors of a node, and their responses.
 
-use inference_core::types::request::Failure;
+use inference_core::types::request::{Failure, SlotFailure};
 use inference_protocol::openai::{INVALID_REQUEST, ParseError};
 use inference_protocol::resume;
 
@@ -48,6 +48,8 @@ pub(crate) enum Error {
     NotAccepted(NotAccepted),
     /// No prefixes are offered, or another gateway has claimed them.
     NothingOffered,
+    /// This agent saves no slots.
+    NoSlotFiles,
     /// A file could not be read or written; the reason.
     Disk(String),
     /// The engine died while it worked on the request.
@@ -95,8 +97,14 @@ impl Error {
                 Failure::QueueFull => 429,
                 Failure::Decode(_) => 500,
                 Failure::ResumeMismatch => 503,
+                Failure::Slot(SlotFailure::NoFile(_)) => 404,
+                Failure::Slot(SlotFailure::Empty(_) | SlotFailure::FolderFull(_)) => 409,
+                Failure::Slot(SlotFailure::Unusable(_)) => 400,
+                Failure::Slot(SlotFailure::TooLarge) => 413,
+                Failure::Slot(SlotFailure::Disk(_)) => 507,
             },
             Self::NothingOffered => 409,
+            Self::NoSlotFiles => 501,
             Self::Disk(_) => 507,
             Self::NotAccepted(_) | Self::EngineLost => 503,
             Self::Internal => 500,
@@ -138,12 +146,19 @@ impl Error {
                 Failure::QueueFull => "queue_full",
                 Failure::Decode(_) => "engine_error",
                 Failure::ResumeMismatch => resume::MISMATCH,
+                Failure::Slot(SlotFailure::Empty(_)) => "slot_empty",
+                Failure::Slot(SlotFailure::NoFile(_)) => "slot_file_not_found",
+                Failure::Slot(SlotFailure::Unusable(_)) => "slot_file_unusable",
+                Failure::Slot(SlotFailure::TooLarge) => "slot_too_large",
+                Failure::Slot(SlotFailure::FolderFull(_)) => "slot_folder_full",
+                Failure::Slot(SlotFailure::Disk(_)) => "disk_error",
             },
             Self::NotAccepted(NotAccepted::Loading) => "model_loading",
             Self::NotAccepted(NotAccepted::Restarting) => "engine_restarting",
             Self::NotAccepted(NotAccepted::Draining) => "node_draining",
             Self::NotAccepted(NotAccepted::OtherWeights) => "model_changed",
             Self::NothingOffered => "nothing_offered",
+            Self::NoSlotFiles => "slots_not_saved",
             Self::Disk(_) => "disk_error",
             Self::EngineLost => resume::ENGINE_LOST,
             Self::Internal => "internal_error",
@@ -252,6 +267,9 @@ impl std::fmt::Display for Error {
                 write!(f, "this node now serves another model file; send the request again")
             }
             Self::NothingOffered => write!(f, "no prefixes are offered, or not any more"),
+            Self::NoSlotFiles => {
+                write!(f, "this agent saves no slots; start it with --slot-save-path")
+            }
             Self::Disk(reason) => write!(f, "a file cannot be read or written: {reason}"),
             Self::EngineLost => write!(f, "the engine died while it processed this request"),
             Self::Internal => write!(f, "internal error in the agent; see its log"),
@@ -328,5 +346,23 @@ mod tests {
             assert_eq!((error.code(), error.kind()), (code, kind));
             assert_eq!(error.retry_after_seconds(), retry, "{error}");
         }
+    }
+
+    #[test]
+    fn errors_about_slots_have_their_status_and_code() {
+        let table = [
+            (SlotFailure::Empty(1), 409, "slot_empty"),
+            (SlotFailure::NoFile("a".into()), 404, "slot_file_not_found"),
+            (SlotFailure::Unusable("a".into()), 400, "slot_file_unusable"),
+            (SlotFailure::TooLarge, 413, "slot_too_large"),
+            (SlotFailure::FolderFull(1 << 20), 409, "slot_folder_full"),
+            (SlotFailure::Disk("full".into()), 507, "disk_error"),
+        ];
+        for (failure, status, code) in table {
+            let error = Error::from(Failure::Slot(failure));
+            assert_eq!((error.status(), error.code()), (status, code), "{error}");
+            assert_eq!(error.retry_after_seconds(), None);
+        }
+        assert_eq!((Error::NoSlotFiles.status(), Error::NoSlotFiles.kind()), (501, "server_error"));
     }
 }

@@ -74,12 +74,13 @@ fn variants(pattern: &str) -> Vec<String> {
     for (at, _) in pattern.match_indices("::") {
         let kind = pattern[..at].rsplit(|c| !is_name(c)).next().unwrap_or_default();
         let name = pattern[at + 2..].split(|c| !is_name(c)).next().unwrap_or_default();
-        if ["Self", "Failure", "NotAccepted"].contains(&kind) {
+        if ["Self", "Failure", "SlotFailure", "NotAccepted"].contains(&kind) {
             named.push((kind, name));
         }
     }
     let wraps = |name: &str| match name {
         "Engine" => named.iter().any(|(kind, _)| *kind == "Failure"),
+        "Slot" => named.iter().any(|(kind, _)| *kind == "SlotFailure"),
         "NotAccepted" => named.iter().any(|(kind, _)| *kind == "NotAccepted"),
         _ => false,
     };
@@ -163,7 +164,9 @@ fn every_error_code_is_in_the_table_with_its_status_and_retry() {
     for (code, retry) in retries {
         let retried = rows[&code].statuses.iter().any(|s| *s == 408 || *s == 429 || *s >= 500);
         assert!(["yes", "no", "`Retry-After`"].contains(&retry.as_str()), "{code}: {retry}");
-        if code != "insufficient_quota" && code != "node_name_taken" {
+        // 501 is llama-server's, for clients that are not OpenAI's.
+        let known = ["insufficient_quota", "node_name_taken", "slots_not_saved"];
+        if !known.contains(&code.as_str()) {
             assert_eq!(retried, retry != "no", "{PAGE}: {code}");
         }
     }

@@ -59,6 +59,7 @@ mod sdk;
 mod shared_budgets;
 mod shared_spend;
 mod shared_store;
+mod slots;
 mod soak;
 mod split_model;
 mod stored_keys;

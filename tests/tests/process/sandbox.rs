@@ -149,6 +149,24 @@ async fn an_engine_that_saves_prefixes_on_disk_writes_to_nothing_else() {
 }
 
 #[tokio::test]
+async fn an_engine_that_saves_slots_writes_to_nothing_else() {
+    if !can_confine() {
+        return;
+    }
+    let (outside, slots) = (Outside::new(), Folder::new());
+    let saves = ["--slot-save-path", slots.path().to_str().unwrap(), "--prefix-disk-mib", "64"];
+    let (agent, refused) = outside.attempts("on", &saves).await;
+    assert!(refused.len() >= 15, "{refused:?}");
+    for (attempt, result) in &refused {
+        assert_ne!(result, "succeeded", "{attempt}");
+    }
+    assert_eq!(agent.client.chat(&chat(QUESTION)).await.status, 200);
+    let saved = agent.client.post("/slots/0?action=save", "{\"filename\": \"a\"}").await;
+    assert_eq!(saved.status, 200, "{saved:?}");
+    assert_eq!(std::fs::read_dir(slots.path()).unwrap().count(), 1);
+}
+
+#[tokio::test]
 async fn engines_are_confined_unless_somebody_says_otherwise() {
     if !can_confine() {
         return;

@@ -1,6 +1,6 @@
 //! Mixed traffic for as long as one likes (`make soak MINUTES=30`), with drafts from texts, from
-//! predictions and from a draft model, and with prefixes in memory and on disk: memory does not
-//! grow, and nothing is left in flight.
+//! predictions and from a draft model, with prefixes in memory and on disk, and with slots that are
+//! saved, restored and erased: memory does not grow, and nothing is left in flight.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -39,15 +39,17 @@ const DISK_HITS: &str = "node_saved_prefix_hits_total{tier=\"disk\"}";
 const DISK_BYTES: &str = "node_saved_prefix_disk_bytes";
 const EVICTIONS: &str = "node_kv_evictions_total";
 
-/// An agent with little room for prefixes, whose files are in `cache`.
+/// An agent with little room for prefixes and slots, whose files are in `cache`.
 async fn start(cache: &Folder) -> Agent {
+    let slots = cache.path().join("slots");
+    let saves = ["--slot-save-path", slots.to_str().unwrap(), "--slot-save-mib", "4"];
     let model = fleet_tests::demo_model();
     let disk = DISK_MIB.to_string();
     let sizes = ["--slots", "4", "--kv-cells", KV_CELLS, "--saved-prefix-mib", SAVED_PREFIX_MIB];
     let usual = ["serve", "--listen", "127.0.0.1:0", "--threads", "1", "--prefix-disk-mib", &disk];
     let model = model.to_str().unwrap();
     let models = ["--model", model, "--draft-model", model];
-    let all = [&usual[..], &sizes, &models].concat();
+    let all = [&usual[..], &sizes, &models, &saves].concat();
     let variables = [("FLOTILLA_CACHE_DIR", cache.path().to_str().unwrap())];
     let server = Server::start_with("flotilla-agent", &all, &variables);
     let client = Client::new(server.address(), None);
@@ -82,10 +84,21 @@ fn with(question: &str, fields: Value) -> Value {
     request
 }
 
+/// Saves, restores or erases what a slot holds, as far as that is possible.
+async fn act_on_slot(client: &Client, seed: u64) {
+    let action = ["save", "save", "restore", "restore", "erase"][(seed % 5) as usize];
+    let path = format!("/slots/{}?action={action}", seed % 4);
+    let body = json!({"filename": format!("slot {}", seed % 7)}).to_string();
+    let done = client.post(&path, body).await;
+    let code = if done.status == 200 { String::new() } else { done.error_code() };
+    let expected = ["", "slot_empty", "slot_file_not_found", "slot_folder_full", "queue_full"];
+    assert!(expected.contains(&code.as_str()), "{action}: {done:?}");
+}
+
 /// One request of some kind; panics if it is answered wrongly.
 async fn ask(client: &Client, dice: u64, responses: &Responses) {
     let seed = dice >> 8;
-    match dice % 12 {
+    match dice % 13 {
         0 | 1 => {
             let known = "The capital of France is Paris.";
             let text = if seed.is_multiple_of(2) { known } else { "The capital of Kenya is" };
@@ -137,6 +150,7 @@ async fn ask(client: &Client, dice: u64, responses: &Responses) {
             assert_eq!(client.chat(&request).await.status, 200);
         }
         9 | 10 => converse(client, seed % CONVERSATIONS, responses).await,
+        11 => act_on_slot(client, seed).await,
         _ => {
             let body = json!({"model": "flotilla-demo", "input": "a"}).to_string();
             assert_eq!(client.post("/v1/embeddings", body).await.status, 400);
@@ -189,6 +203,8 @@ async fn memory_does_not_grow_and_nothing_stays_in_flight() {
         eprintln!("{used} {count}");
         assert!(count > 0.0, "{used}: what this is about did not happen");
     }
+    let saved = std::fs::read_dir(cache.path().join("slots")).unwrap().count();
+    assert!((1..=7).contains(&saved), "{saved} slots are saved");
     let (warm, last) = (seen[0], seen[seen.len() - 1]);
     for (name, warm, last) in [("agent", warm[0], last[0]), ("engine", warm[1], last[1])] {
         let most = warm + warm * GROWTH_PERCENT_MAX / 100 + GROWTH_SLACK_KIB;

@@ -111,6 +111,11 @@ pub struct SamplingFields {
     /// False computes the whole prompt, without the cached prefix; default true.
     #[schemars(extend("default" = true))]
     pub cache_prompt: Option<bool>,
+    /// At an agent with `--slot-save-path`: the slot that the response is saved as; default -1, the
+    /// one that it runs in.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(extend("default" = -1))]
+    pub id_slot: Option<i64>,
     /// Return `timings` at the end of the response.
     pub timings: Option<bool>,
     /// Return `timings` with every chunk of a stream.

@@ -174,7 +174,7 @@ fn id_of(path: &Path) -> Option<FileId> {
 }
 
 /// Reads a header, and returns as well the size of the state, which the file has.
-fn read_header(file: &mut File) -> io::Result<(Header, usize)> {
+pub(super) fn read_header(file: &mut File) -> io::Result<(Header, usize)> {
     let length = file.metadata()?.len();
     let mut header = vec![0; FIXED_BYTES];
     file.read_exact(&mut header)?;

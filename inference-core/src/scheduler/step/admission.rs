@@ -205,7 +205,7 @@ impl<M: Model> Engine<M> {
     }
 
     /// Prepares a sequence id of the context for a new sequence.
-    fn take_id(&mut self, opened: Opened) -> SeqId {
+    pub(super) fn take_id(&mut self, opened: Opened) -> SeqId {
         let Opened { seq, shared, evicted } = opened;
         let keeps_own = shared.is_some_and(|(from, _)| from == seq);
         if let Some(evicted) = evicted {

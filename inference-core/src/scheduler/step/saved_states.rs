@@ -4,13 +4,11 @@
 use std::sync::Arc;
 
 use crate::scheduler::saved_prefixes::{Prefix, SavedPrefixes, TOKENS_MIN};
+use crate::scheduler::slots::State;
 use crate::types::request::{Tenant, Token};
 
 /// Maximum number of states: looking one up compares it with all of its tenant's.
 const COUNT_MAX: usize = 256;
-
-/// A state, shared with whoever restores it or writes it to a file.
-pub(super) type State = Arc<Box<[u8]>>;
 
 /// A saved state.
 #[derive(Debug)]
@@ -81,6 +79,11 @@ impl SavedStates {
         let from_disk = std::mem::take(&mut found.payload.is_fresh);
         let (held, state) = (found.tokens.clone(), found.payload.state.clone());
         Some(Source { tokens: covered, held, state, from_disk })
+    }
+
+    /// The state of exactly these tokens.
+    pub(super) fn exact(&self, tenant: Tenant, tokens: &[Token]) -> Option<State> {
+        Some(self.all.get(tenant, tokens)?.payload.state.clone())
     }
 
     /// True if a state of these tokens would add little to what is saved. Counts as a use of that.

@@ -19,6 +19,7 @@ mod limits;
 mod prompt_logprobs;
 mod resume;
 mod saving;
+mod slots;
 mod stopped;
 
 mod drafts;

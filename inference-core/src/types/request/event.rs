@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{QueryResult, Token};
+use super::{QueryResult, SlotFailure, SlotResult, Token};
 
 /// Why a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +93,8 @@ pub enum Failure {
     TooLarge,
     /// The tokens of the resumed response do not match what this model generates.
     ResumeMismatch,
+    /// What a slot holds cannot be saved, restored or erased.
+    Slot(SlotFailure),
 }
 
 impl std::fmt::Display for Failure {
@@ -169,6 +171,7 @@ impl std::fmt::Display for Failure {
             Self::ResumeMismatch => {
                 write!(f, "another version of this node began this answer; it cannot go on here")
             }
+            Self::Slot(failure) => write!(f, "{failure}"),
         }
     }
 }
@@ -254,6 +257,8 @@ pub enum Event {
     },
     /// The result of a question; no other event precedes it.
     QueryResult(QueryResult),
+    /// A request about a slot is done; no other event precedes it.
+    SlotDone(SlotResult),
     /// The request failed: there is no response, or no more of it.
     Failed(Failure),
     /// The caller canceled the request; its slot is free.

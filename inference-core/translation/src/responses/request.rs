@@ -41,7 +41,7 @@ pub(crate) struct Turns {
 }
 
 /// Fields that chat completions have and OpenAI's Responses API has not, in order.
-const EXTRA: [&str; 40] = [
+const EXTRA: [&str; 41] = [
     "allowed_token_ids",
     "bad_words",
     "cache_prompt",
@@ -60,6 +60,7 @@ const EXTRA: [&str; 40] = [
     "guided_json",
     "guided_json_object",
     "guided_regex",
+    "id_slot",
     "ignore_eos",
     "json_schema",
     "logit_bias",

@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// In the child: prints the sandbox in force as a line of JSON.
 pub(crate) fn child() -> Result<(), String> {
     prepare_child()?;
-    let mut sandbox = confine(SandboxMode::Auto, &[], None)?;
+    let mut sandbox = confine(SandboxMode::Auto, &[], &[])?;
     if sandbox.files == Part::On && std::fs::File::open("/proc/self/status").is_ok() {
         sandbox.files = Part::Missing("it is set but has no effect".into());
     }

@@ -16,6 +16,7 @@ use crate::commands::serve::remote::{Files, RemoteModels};
 use crate::engine::flags::EngineFlags;
 use crate::engine::launch::Launch;
 use crate::engine::prefix_disk;
+use crate::engine::slot_files;
 use crate::engine::template::{TemplateChoice, TemplateFlags};
 use crate::serve::join::Gateway;
 use crate::serve::join::flags::JoinFlags;
@@ -89,6 +90,19 @@ pub(crate) struct ServeArgs {
     /// folder and hold prompts; 0 saves none, and deletes them
     #[arg(long, env = "FLOTILLA_PREFIX_DISK_MIB", value_name = "MIB", default_value_t = 0, help_heading = "How the model is run", value_parser = clap::value_parser!(u64).range(..=PREFIX_DISK_MIB_MAX))]
     pub prefix_disk_mib: u64,
+    /// Folder in which clients of the agent's own port may save what slots hold, and restore it:
+    /// POST /slots/{id}?action=save, as in llama-server. The files hold prompts and responses
+    /// [default: none, which allows neither]
+    #[arg(
+        long,
+        env = "FLOTILLA_SLOT_SAVE_PATH",
+        value_name = "FOLDER",
+        help_heading = "How the model is run"
+    )]
+    pub slot_save_path: Option<PathBuf>,
+    /// Disk space for all files in that folder in MiB; more is refused
+    #[arg(long, env = "FLOTILLA_SLOT_SAVE_MIB", value_name = "MIB", default_value_t = 16384, help_heading = "How the model is run", value_parser = clap::value_parser!(u64).range(1..=PREFIX_DISK_MIB_MAX))]
+    pub slot_save_mib: u64,
     /// Also serve the metrics under another server's names, at /metrics/llama-server or
     /// /metrics/vllm; comma-separated, or repeated [default: none]
     #[arg(long, env = "FLOTILLA_METRICS_COMPAT", value_name = "SERVER", value_delimiter = ',')]
@@ -185,12 +199,17 @@ impl CheckedArgs {
         let file = files.model.unwrap_or(model);
         args.engine.draft_model = files.draft.or(args.engine.draft_model);
         let disk = prefix_disk::options(args.prefix_disk_mib).map_err(Failed::data)?;
+        let slots = slot_files::options(args.slot_save_path.as_deref(), args.slot_save_mib);
+        let slots = slots.map_err(Failed::data)?;
         let launch = Launch::tuned(&file, args.engine, kernel, args.tune).map_err(Failed::data)?;
-        let launch = launch.with_prefix_disk(disk);
+        let launch = launch.with_prefix_disk(disk).with_slot_files(slots);
         if launch.options.prefix_disk.is_some() && launch.options.saved_prefix_bytes == 0 {
             tracing::warn!(
                 "--prefix-disk-mib has no effect: there is no memory for saved prefixes"
             );
+        }
+        if launch.options.slot_files.is_some() && launch.options.saved_prefix_bytes == 0 {
+            tracing::warn!("--slot-save-path has no effect: there is no memory for saved prefixes");
         }
         Ok(ServeOptions {
             launch: launch.with_template(template),

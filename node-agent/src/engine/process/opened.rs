@@ -3,12 +3,13 @@
 use std::fs::File;
 
 use inference_core::llama::MappedFiles;
+use inference_core::scheduler::prefix_disk::SlotFolder;
 
 use super::prefixes::Prefixes;
 use crate::engine::model_files::{ModelFileError, ModelFiles};
 use crate::engine::options::EngineOptions;
-use crate::engine::prefix_disk;
 use crate::engine::sandbox::{self, Sandbox};
+use crate::engine::{prefix_disk, slot_files};
 
 /// The open files of the models.
 pub(super) struct Files {
@@ -32,12 +33,14 @@ impl Files {
 pub(super) struct Confined {
     pub(super) sandbox: Sandbox,
     pub(super) prefixes: Prefixes,
+    /// Where what slots hold is saved, if it is.
+    pub(super) slots: Option<SlotFolder>,
     /// The models' files, unless the system hides its mappings.
     pub(super) mapped: Option<MappedFiles>,
 }
 
-/// Opens the models' files, if they are the intended ones, and the folder of saved prefixes, and
-/// confines this process to them.
+/// Opens the models' files, if they are the intended ones, and the folders of saved prefixes and
+/// slots, and confines this process to them.
 pub(super) fn open(options: &EngineOptions) -> Result<(Files, Confined), String> {
     let files = ModelFiles::open(&options.model).map_err(|e| e.to_string())?;
     let draft = options.draft_model.as_deref().map(ModelFiles::open);
@@ -49,13 +52,20 @@ pub(super) fn open(options: &EngineOptions) -> Result<(Files, Confined), String>
         return Err("the model file was replaced while the engine started".into());
     }
     let prefixes = prefix_disk::open(options);
-    let folder = prefixes.iter().flatten().map(|(folder, _)| folder.handle()).next();
-    let sandbox = sandbox::confine(options.sandbox, &all, folder)?;
+    let slots = slot_files::open(options)?;
+    let folders = prefixes.iter().flatten().map(|(folder, _)| folder.handle());
+    let folders: Vec<&File> = folders.chain(slots.iter().map(SlotFolder::handle)).collect();
+    let sandbox = sandbox::confine(options.sandbox, &all, &folders)?;
+    if slots.is_some() && !sandbox.allows_writing() {
+        return Err("--slot-save-path: the engine's sandbox needs Landlock for it, or --sandbox \
+                    off"
+        .into());
+    }
     let prefixes = match &prefixes {
         Ok(Some(_)) if !sandbox.allows_writing() => {
             Err("the engine's sandbox needs Landlock for it, or --sandbox off".into())
         }
         _ => prefixes,
     };
-    Ok((Files { model: files, draft }, Confined { sandbox, prefixes, mapped }))
+    Ok((Files { model: files, draft }, Confined { sandbox, prefixes, slots, mapped }))
 }

@@ -101,10 +101,16 @@ const ALLOWED_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[c_long] = &[];
 
-/// System calls for files in a folder, which Landlock confines to it. `open` with any flags is
+/// System calls for files in folders, which Landlock confines to them. `open` with any flags is
 /// allowed as well.
-const FOLDER: &[c_long] =
-    &[libc::SYS_getdents64, libc::SYS_renameat, libc::SYS_renameat2, libc::SYS_unlinkat];
+const FOLDER: &[c_long] = &[
+    libc::SYS_fdatasync,
+    libc::SYS_fsync,
+    libc::SYS_getdents64,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_unlinkat,
+];
 #[cfg(target_arch = "x86_64")]
 const FOLDER_HERE: &[c_long] = &[libc::SYS_open, libc::SYS_rename, libc::SYS_unlink];
 #[cfg(not(target_arch = "x86_64"))]

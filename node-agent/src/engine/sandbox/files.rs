@@ -11,10 +11,10 @@ use landlock::{
 /// Version 6 (Linux 6.12) also blocks signals and abstract sockets to the outside.
 const NEWEST: ABI = ABI::V6;
 
-/// Restricts this thread to opening `readable` for reading and to the files in `folder`, and blocks
-/// TCP connections and listeners.
-pub(crate) fn confine(readable: &[&File], folder: Option<&File>) -> Result<(), String> {
-    match restrict(readable, folder) {
+/// Restricts this thread to opening `readable` for reading and to the files in `folders`, and
+/// blocks TCP connections and listeners.
+pub(crate) fn confine(readable: &[&File], folders: &[&File]) -> Result<(), String> {
+    match restrict(readable, folders) {
         Ok(RulesetStatus::NotEnforced) => {
             Err("Landlock is missing or disabled in this kernel (lsm=landlock,...)".into())
         }
@@ -23,7 +23,7 @@ pub(crate) fn confine(readable: &[&File], folder: Option<&File>) -> Result<(), S
     }
 }
 
-fn restrict(readable: &[&File], folder: Option<&File>) -> Result<RulesetStatus, RulesetError> {
+fn restrict(readable: &[&File], folders: &[&File]) -> Result<RulesetStatus, RulesetError> {
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(NEWEST))?
@@ -34,7 +34,7 @@ fn restrict(readable: &[&File], folder: Option<&File>) -> Result<RulesetStatus, 
         // The rule applies to the file itself, even if it is renamed.
         ruleset = ruleset.add_rule(PathBeneath::new(file, AccessFs::ReadFile))?;
     }
-    if let Some(folder) = folder {
+    for folder in folders {
         let access = AccessFs::ReadFile
             | AccessFs::WriteFile
             | AccessFs::ReadDir

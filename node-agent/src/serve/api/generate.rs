@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use hyper::Response;
 use inference_core::text::output::CallIds;
-use inference_core::types::request::{Failure, GenerateRequest, Prompt, Sibling};
+use inference_core::types::request::{Failure, GenerateRequest, Prompt, Sibling, SlotName};
 use inference_protocol::ids;
 use inference_protocol::resume::{RESUME_HEADER, Resume};
 use inference_protocol::time::unix_seconds;
@@ -13,6 +13,7 @@ use inference_protocol::time::unix_seconds;
 use super::Caller;
 use super::constraint::FieldConstraint;
 use super::sampling::{Parameters, invalid};
+use super::slots;
 use super::tools::OfferedTools;
 use crate::engine::client::EngineState;
 use crate::serve::node::Node;
@@ -104,6 +105,8 @@ pub(super) async fn generate(
     checked.parameters.shows_prefill &= checked.is_streamed;
     checked.parameters.options.reports_prefill =
         checked.parameters.shows_prefill || checked.parameters.timings == TimingsMode::EveryChunk;
+    checked.parameters.options.slot =
+        slot_name(node, checked.parameters.options.slot.filter(|_| !origin.is_resumable))?;
     let resume = &origin.resume;
     let (api, id) = match checked.shape {
         Shape::Chat => ("chat_completions", ids::chat_completion_id(&resume.id)),
@@ -130,6 +133,18 @@ pub(super) async fn generate(
         (false, false) => stream::whole(&envelope, batch, record).await,
     };
     response.map_err(|error| of_field(error, checked.constraint.as_ref()))
+}
+
+/// The slot that a response is remembered for, if slots are saved: no client of a gateway can save
+/// one.
+fn slot_name(node: &Node, wanted: Option<SlotName>) -> Result<Option<SlotName>, Error> {
+    let wanted = wanted.filter(|_| node.saves_slots);
+    if let (Some(SlotName::Number(number)), EngineState::Ready(facts)) =
+        (wanted, node.engine.state())
+    {
+        slots::check(Some(number), facts.slots)?;
+    }
+    Ok(wanted)
 }
 
 /// An error about the constraint, with the field that has it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use inference_core::types::request::{
     BIASES_MAX, LOGPROBS_MAX, LineRules, Options, RECENT_TOKENS_MAX, STOP_BYTES_MAX, STOPS_MAX,
-    Sampling, SamplingDefaults, Token, Xtc,
+    Sampling, SamplingDefaults, SlotName, Token, Xtc,
 };
 use inference_protocol::openai::{
     BiasFields, CHOICES_MAX, Endpoint, RawObject, SamplingFields, first_unsupported,
@@ -65,6 +65,7 @@ pub(super) fn check(fields: SamplingFields, absent: &Absent) -> Result<Parameter
         uses_cache: fields.cache_prompt.unwrap_or(true),
         prefix_group: None,
         reports_prefill: false,
+        slot: Some(slot_name(fields.id_slot)),
         usage_max: None,
     };
     let timings = match (fields.timings_per_token, fields.timings) {
@@ -73,6 +74,14 @@ pub(super) fn check(fields: SamplingFields, absent: &Absent) -> Result<Parameter
         _ => TimingsMode::Off,
     };
     Ok(Parameters { options, n, timings, shows_prefill: fields.return_progress == Some(true) })
+}
+
+/// A negative number is any slot, as in llama-server.
+fn slot_name(id: Option<i64>) -> SlotName {
+    match id {
+        Some(id @ 0..) => SlotName::Number(u32::try_from(id).unwrap_or(u32::MAX)),
+        _ => SlotName::Own,
+    }
 }
 
 /// A maximum of tokens; -1 and absent are none.

@@ -212,7 +212,7 @@ impl Choice {
                 self.start(prompt_tokens, in_reasoning);
                 Ok(None)
             }
-            Some(Event::QueryResult(_) | Event::Embedded { .. }) => Ok(None),
+            Some(Event::QueryResult(_) | Event::SlotDone(_) | Event::Embedded { .. }) => Ok(None),
             Some(Event::Cancelled) | None => Err(Error::EngineLost),
         }
     }

@@ -178,7 +178,6 @@ pub const IGNORED: &[(&str, &[&str])] = &[
         "They only make responses arrive sooner, at best. The node decides about caches and slots.",
         &[
             "backend_sampling",
-            "id_slot",
             "keep_alive",
             "kv_transfer_params",
             "n_cache_reuse",

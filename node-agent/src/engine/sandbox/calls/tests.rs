@@ -150,7 +150,8 @@ fn files_are_written_with_a_folder_for_them_and_nothing_else_is_allowed() {
     for flags in [libc::O_WRONLY, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, libc::O_RDONLY] {
         assert!(is_allowed_with(true, libc::SYS_openat, &[0, 0, flags as u64]), "{flags:#x}");
     }
-    for call in [libc::SYS_unlinkat, libc::SYS_renameat2, libc::SYS_getdents64] {
+    for call in [libc::SYS_unlinkat, libc::SYS_renameat2, libc::SYS_getdents64, libc::SYS_fdatasync]
+    {
         assert!(is_allowed_with(true, call, &[]) && !is_allowed(call, &[]), "{call}");
     }
     for call in [
