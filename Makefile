@@ -21,7 +21,7 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
 .PHONY: help chart-files demo dist deb dist-gateway test build build-tests setup setup-test lint lint-github doc unit \
-    end-to-end avx2 docs release test-install test-arm64 test-skew test-clients test-engines bench-engine bench-gateway bench-peers soak kills overload screenshot fuzz deny
+    end-to-end avx2 docs release test-install test-arm64 test-skew test-clients test-engines bench-engine bench-gateway bench-peers bench-drafts soak kills overload screenshot fuzz deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -220,6 +220,14 @@ BENCH_SHAPE := qwen2.5-0.5b
 BENCH_QUANTS := q4_0,q4_k_m
 BENCH_ROUNDS := 3
 BENCH_SERVERS := llama-server,paddler,nginx
+
+## Measure drafts next to those of llama-server: a draft model that is right so often, and text that
+## repeats its prompt. BENCH_QUANTS and BENCH_ROUNDS as above. Takes an hour on two cores.
+bench-drafts: BENCH_QUANTS := q4_0
+bench-drafts: build
+	@scripts/peers.sh llama-server
+	@FLOTILLA_BENCH_QUANTS=$(BENCH_QUANTS) FLOTILLA_BENCH_ROUNDS=$(BENCH_ROUNDS) \
+	    $(CARGO) test $(CHOICE) --test bench_peers -- --ignored --nocapture --test-threads=1 drafts
 
 ## Run mixed traffic against one agent for MINUTES (default 5). Fails if memory grows or a request
 ## stays in flight.

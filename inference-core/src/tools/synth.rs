@@ -2,7 +2,7 @@
 //! costs on a machine, in time and memory, before downloading it.
 //!
 //! Shapes are those of the published configurations. Weights are drawn once for a few rows and
-//! repeated: speed does not depend on their values.
+//! repeated: speed does not depend on their values. Speculation does: see [`Chain`].
 
 use std::io::{self, Write};
 
@@ -13,11 +13,13 @@ use crate::llama::{quantize, row_bytes};
 use crate::model_file::gguf::write::{Tensor, Writer};
 
 mod bert;
+mod chain;
 mod experts;
 mod lean;
 mod shapes;
 mod vocabulary;
 
+pub use chain::Chain;
 pub use shapes::SHAPES;
 pub(crate) use vocabulary::Vocabulary;
 pub use vocabulary::{DEFAULT_PRE, PRE_TOKENIZERS};
@@ -94,12 +96,35 @@ pub const QUANTS: &[Quant] = &[
 #[derive(Debug)]
 pub struct Synth {
     writer: Writer,
+    chain: Option<Chain>,
 }
 
 impl Synth {
     /// Plans a file; the error names the row that does not fit the quantization.
     pub fn new(shape: &ModelShape, quant: &Quant) -> Result<Self, String> {
         Self::with_pre(shape, quant, DEFAULT_PRE)
+    }
+
+    /// Lets tokens follow from the one before, in a shape that ties no matrices but the output.
+    ///
+    /// # Errors
+    /// The shape computes embeddings, or has experts or recurrent layers.
+    pub fn with_chain(
+        mut self,
+        shape: &ModelShape,
+        quant: &Quant,
+        chain: Chain,
+    ) -> Result<Self, String> {
+        if !["llama", "qwen2"].contains(&shape.architecture) {
+            return Err(format!("{} can have no chain", shape.name));
+        }
+        let (columns, rows) = (shape.width, shape.vocabulary as u64);
+        let kind = fitting(quant.embedding, columns);
+        let row = row_bytes(kind, columns).ok_or("the output's rows do not fit")?;
+        let (name, dimensions) = ("output.weight".into(), vec![columns, rows]);
+        self.writer.tensor(Tensor { name, dimensions, kind, bytes: row * rows });
+        self.chain = Some(chain);
+        Ok(self)
     }
 
     /// Like [`Self::new`], with one of [`PRE_TOKENIZERS`]; BERT shapes have none.
@@ -135,7 +160,7 @@ impl Synth {
                 add(format!("blk.{layer}.{name}"), dimensions, kind)?;
             }
         }
-        Ok(Self { writer })
+        Ok(Self { writer, chain: None })
     }
 
     /// Size of the file in bytes.
@@ -149,6 +174,18 @@ impl Synth {
         self.writer.finish(out, |tensor, out| {
             let columns = tensor.dimensions[0];
             let rows = tensor.dimensions.get(1).copied();
+            let all = rows.unwrap_or(1);
+            if let Some(rows) = self.chain.and_then(|c| c.rows(&tensor.name, columns, all)) {
+                for first in (0..all).step_by(DRAWN_ROWS as usize) {
+                    let mut numbers = Vec::new();
+                    let some = first..all.min(first + DRAWN_ROWS);
+                    some.for_each(|row| rows.push(row, &mut numbers));
+                    let drawn = quantize(tensor.kind, &numbers, columns).ok_or_else(unfit)?;
+                    out.write_all(&drawn)?;
+                    progress(drawn.len() as u64);
+                }
+                return Ok(());
+            }
             let numbers: Vec<f32> = match rows {
                 Some(_) if tensor.name.ends_with("ssm_a") => {
                     (0..columns * DRAWN_ROWS).map(|_| lean::fading(small(&mut rng))).collect()
@@ -158,8 +195,7 @@ impl Synth {
                     vec![if tensor.name.ends_with("bias") { 0.0 } else { 1.0 }; columns as usize]
                 }
             };
-            let drawn = quantize(tensor.kind, &numbers, columns);
-            let drawn = drawn.ok_or_else(|| io::Error::other("a row does not fit its type"))?;
+            let drawn = quantize(tensor.kind, &numbers, columns).ok_or_else(unfit)?;
             let mut left = tensor.bytes as usize;
             while left > 0 {
                 let part = left.min(drawn.len());
@@ -184,11 +220,19 @@ fn fitting(kind: u32, columns: u64) -> u32 {
     }
 }
 
-/// Approximates a normal distribution with standard deviation 0.02 by the sum of four uniform
-/// draws.
+fn unfit() -> io::Error {
+    io::Error::other("a row does not fit its type")
+}
+
+/// Approximates a normal distribution with standard deviation 0.02.
 fn small(rng: &mut Pcg64) -> f32 {
+    normal(rng, 0.02)
+}
+
+/// Approximates a normal distribution by the sum of four uniform draws.
+fn normal(rng: &mut Pcg64, deviation: f32) -> f32 {
     let uniform = |bits: u32| bits as f32 / u32::MAX as f32 - 0.5;
-    (0..4).map(|_| uniform(rng.next_u32())).sum::<f32>() * 0.02 * 1.73
+    (0..4).map(|_| uniform(rng.next_u32())).sum::<f32>() * deviation * 1.73
 }
 
 fn top_tensors(shape: &ModelShape, quant: &Quant) -> Vec<(String, Vec<u64>, u32)> {

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use inference_core::tools::synth::{DEFAULT_PRE, PRE_TOKENIZERS, QUANTS, SHAPES, Synth};
+use inference_core::tools::synth::{Chain, DEFAULT_PRE, PRE_TOKENIZERS, QUANTS, SHAPES, Synth};
 
 use crate::types::exit::Failed;
 
@@ -26,6 +26,11 @@ pub(crate) struct SynthArgs {
     #[arg(long, value_name = "NAME", default_value = DEFAULT_PRE,
         value_parser = PRE_TOKENIZERS.concat())]
     pub pre: String,
+    /// Let each token follow from the one before alone, always the same, for this percentage of all
+    /// tokens; any may follow the others. A model with 100 and a smaller one with less are a model
+    /// and its draft model [default: none, random weights]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub chain: Option<u8>,
     /// Overwrite an existing file
     #[arg(long)]
     pub force: bool,
@@ -43,6 +48,11 @@ impl SynthArgs {
         let quant = QUANTS.iter().find(|q| q.name == self.quant);
         let quant = quant.ok_or_else(|| Failed::data("unknown quantization"))?;
         let synth = Synth::with_pre(&shape, quant, &self.pre).map_err(Failed::data)?;
+        let synth = match self.chain {
+            Some(known_percent) => synth.with_chain(&shape, quant, Chain { known_percent }),
+            None => Ok(synth),
+        };
+        let synth = synth.map_err(|why| Failed::data(format_args!("--chain: {why}")))?;
         let fail = |e: std::io::Error| Failed::data(format_args!("{}: {e}", self.out.display()));
         let mut options = OpenOptions::new();
         options.write(true).truncate(true).create(self.force).create_new(!self.force);

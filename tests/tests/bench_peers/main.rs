@@ -9,6 +9,7 @@
 mod fleet;
 mod load;
 mod peers;
+mod speculation;
 mod table;
 mod work;
 
@@ -66,6 +67,20 @@ fn figures() {
             runtime.block_on(two_nodes(&model, &format!("{shape}, {quant}, two nodes")));
         }
     }
+}
+
+#[test]
+#[ignore = "measures: make bench-drafts"]
+fn drafts_from_texts() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(speculation::texts());
+}
+
+#[test]
+#[ignore = "measures: make bench-drafts"]
+fn drafts_of_models() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(speculation::models());
 }
 
 /// Asks each once: weights are read from the disk, and buffers are allocated.

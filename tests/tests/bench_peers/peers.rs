@@ -146,6 +146,11 @@ pub fn built(name: &str) -> Option<PathBuf> {
 
 /// A gateway and as many agents.
 pub async fn flotilla(model: &Path, nodes: usize, slots: usize) -> Peer {
+    flotilla_with(model, nodes, slots, &[]).await
+}
+
+/// The same, with more flags of the agents.
+pub async fn flotilla_with(model: &Path, nodes: usize, slots: usize, flags: &[&str]) -> Peer {
     let (listen, admin, folder) = (free_address(), free_address(), Folder::new());
     let dir = folder.path().join("gateway");
     let config = dir.join("gateway.yaml");
@@ -170,7 +175,7 @@ pub async fn flotilla(model: &Path, nodes: usize, slots: usize) -> Peer {
         agent.arg("serve").arg(model).args(["--model-name", "m", "--join"]);
         agent.arg(format!("http://{listen}")).arg("--join-key-file").arg(dir.join("join.key"));
         agent.args(["--name", &format!("node-{node}"), "--slots", &slots.to_string()]);
-        agent.args(["--kv-cells", CONTEXT, "--context-tokens", CONTEXT]);
+        agent.args(["--kv-cells", CONTEXT, "--context-tokens", CONTEXT]).args(flags);
         peer.start(&mut agent);
     }
     let linked = eventually("the nodes", async || {
@@ -192,8 +197,14 @@ fn llama_server_command(model: &Path, listen: SocketAddr, slots: usize) -> Optio
 
 /// One llama-server, with one cache for all of its slots.
 pub async fn llama_server(model: &Path) -> Option<Peer> {
+    llama_server_with(model, SLOTS, &[]).await
+}
+
+/// The same, with more flags.
+pub async fn llama_server_with(model: &Path, slots: usize, flags: &[&str]) -> Option<Peer> {
     let listen = free_address();
-    let mut command = llama_server_command(model, listen, SLOTS)?;
+    let mut command = llama_server_command(model, listen, slots)?;
+    command.args(flags);
     let extra = json!({"ignore_eos": true});
     let mut peer = Peer::new("llama-server", listen, extra, Folder::new());
     peer.start(&mut command);
