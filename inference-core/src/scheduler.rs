@@ -2,10 +2,11 @@
 //! ([`step`]) and for embeddings ([`embed`]), and the parts a step decides with: who is next
 //! ([`queue`]), which KV cells hold what ([`kv_pool`]), which prefixes are saved outside of them
 //! ([`saved_prefixes`]) and in files ([`prefix_disk`]), how many rows a batch has ([`step_pace`],
-//! [`planning`]), which tokens may come next ([`drafts`], [`draft_model`]) and whether to compute
-//! them ([`speculation`]), which one does ([`sampler`]), how long a response may reason
-//! ([`reasoning_budget`]), and what a slot held last ([`slots`]).
+//! [`planning`]), which tokens may come next ([`drafts`], [`draft_model`], [`confidence`]) and
+//! whether to compute them ([`speculation`]), which one does ([`sampler`]), how long a response
+//! may reason ([`reasoning_budget`]), and what a slot held last ([`slots`]).
 
+pub(crate) mod confidence;
 pub(crate) mod draft_model;
 pub(crate) mod drafts;
 pub mod embed;

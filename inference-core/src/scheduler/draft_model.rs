@@ -6,7 +6,9 @@
 //! tokens that were computed there: those of the sequence, and drafts. Before a draft it loses what
 //! the sequence does not begin with, and computes what is missing.
 
-use crate::scheduler::speculation::ROWS_MAX;
+use crate::scheduler::confidence::{Class, Confidence, Rate, likeliest};
+use crate::scheduler::drafts::{Judged, Modeled};
+use crate::scheduler::speculation::{LeastChance, ROWS_MAX};
 use crate::types::model::{Decoded, Model, Row, SeqId, Shape};
 use crate::types::request::{Tenant, Token};
 
@@ -14,10 +16,12 @@ use crate::types::request::{Tenant, Token};
 pub(crate) const CATCH_UP_ROWS: u32 = 128;
 /// Missing tokens that are computed along with a draft.
 const BEHIND_MAX: u32 = 8;
-/// How likely a draft token is accepted before any was.
+/// How likely a draft token is right before any was.
 const ACCEPTANCE_FIRST: f32 = 0.7;
-/// Weight of the newest token in the moving average of all sequences.
+/// Least weight of the newest token in the averages of all sequences.
 const SMOOTHING: f32 = 0.01;
+/// They begin as if there had been as many tokens.
+const TOKENS_ASSUMED: f32 = 16.0;
 
 /// A draft model. See the module.
 #[derive(Debug)]
@@ -26,8 +30,11 @@ pub(crate) struct DraftModel<M> {
     /// Its sizes, with the vocabulary that both models have.
     shape: Shape,
     lanes: Vec<Lane>,
-    /// Acceptance rate of all sequences.
-    acceptance: f32,
+    /// How many of its tokens were kept and accepted, in all sequences.
+    acceptance: Rate,
+    /// How many were kept.
+    kept: Rate,
+    confidence: Confidence,
     rows: Vec<Row>,
 }
 
@@ -64,7 +71,10 @@ impl<M: Model> DraftModel<M> {
         let mut shape = model.shape();
         shape.vocabulary = shape.vocabulary.min(vocabulary);
         let lanes = (0..shape.slots).map(|_| Lane::default()).collect();
-        Self { model, shape, lanes, acceptance: ACCEPTANCE_FIRST, rows: Vec::new() }
+        let confidence = Confidence::new(ACCEPTANCE_FIRST);
+        let (acceptance, kept) = (ACCEPTANCE_FIRST, 1.0);
+        let [acceptance, kept] = [acceptance, kept].map(|rate| Rate::new(rate, TOKENS_ASSUMED));
+        Self { model, shape, lanes, acceptance, kept, confidence, rows: Vec::new() }
     }
 
     /// The model it runs.
@@ -78,14 +88,22 @@ impl<M: Model> DraftModel<M> {
         self.lanes.len()
     }
 
-    /// How likely a token is accepted if the ones before it are, in any sequence.
+    /// How likely a token is kept and accepted if the ones before it are, in any sequence.
     pub(crate) fn acceptance(&self) -> f32 {
-        self.acceptance
+        self.acceptance.value()
+    }
+
+    /// How likely a token is kept if the ones before it are.
+    pub(crate) fn kept(&self) -> f32 {
+        self.kept.value()
     }
 
     /// Records how a token turned out.
-    pub(crate) fn record(&mut self, is_accepted: bool) {
-        self.acceptance += SMOOTHING * (f32::from(u8::from(is_accepted)) - self.acceptance);
+    pub(crate) fn record(&mut self, token: Judged) {
+        let Judged { class, is_right, is_kept } = token;
+        self.acceptance.record(is_right && is_kept, SMOOTHING);
+        self.kept.record(is_kept, SMOOTHING);
+        self.confidence.record(class, is_right);
     }
 
     /// Gives lanes to these sequences, at most as many as there are. Others lose theirs, but its
@@ -148,9 +166,11 @@ impl<M: Model> DraftModel<M> {
     }
 
     /// Drafts for some texts side by side; few of their tokens are missing. Returns a draft for
-    /// each, which may be shorter than wanted.
-    pub(crate) fn draft(&mut self, all: &[Wanted<'_>]) -> Vec<Vec<Token>> {
-        let mut drafts = vec![Vec::new(); all.len()];
+    /// each, which may be shorter than wanted and ends where it is not sure enough, and the number
+    /// of steps.
+    pub(crate) fn draft(&mut self, all: &[Wanted<'_>], least: LeastChance) -> (Vec<Modeled>, u32) {
+        let mut drafts = vec![Modeled::default(); all.len()];
+        let (mut chances, mut steps) = (vec![1.0; all.len()], 0);
         self.rows.clear();
         for wanted in all {
             let Wanted { lane, text, .. } = *wanted;
@@ -164,25 +184,32 @@ impl<M: Model> DraftModel<M> {
         if self.rows.len() > self.shape.batch_rows as usize
             || !self.make_room(self.rows.len() + drafted)
         {
-            return drafts;
+            return (drafts, steps);
         }
         while !self.rows.is_empty() && self.decode() {
+            steps += 1;
             let last_rows = (0..self.rows.len()).filter(|row| self.rows[*row].logits);
-            let next: Vec<(SeqId, Token)> =
-                last_rows.map(|row| (self.rows[row].seq, self.likeliest(row))).collect();
+            let next: Vec<_> =
+                last_rows.map(|row| (self.rows[row].seq as usize, self.next_token(row))).collect();
             self.rows.clear();
-            for (seq, token) in next {
-                let Some(index) = lanes.iter().position(|lane| *lane == seq as usize) else {
+            for (lane, (token, class)) in next {
+                let Some(index) = lanes.iter().position(|other| *other == lane) else { continue };
+                let (draft, chance) = (&mut drafts[index], &mut chances[index]);
+                draft.classes.push(class);
+                *chance *= self.confidence.rate(class);
+                if *chance < least.to_keep {
+                    draft.dropped = Some(token);
                     continue;
-                };
-                drafts[index].push(token);
-                let is_open = drafts[index].len() < all[index].count as usize;
-                if is_open && self.lanes[seq as usize].tokens.len() < self.room() {
-                    self.push_rows(seq as usize, &[token], true);
+                }
+                draft.tokens.push(token);
+                let is_open = draft.tokens.len() < all[index].count as usize;
+                let is_sure = *chance * self.acceptance.value() >= least.to_go_on;
+                if is_open && is_sure && self.lanes[lane].tokens.len() < self.room() {
+                    self.push_rows(lane, &[token], true);
                 }
             }
         }
-        drafts
+        (drafts, steps)
     }
 
     /// Tokens that fit into a lane.
@@ -215,14 +242,10 @@ impl<M: Model> DraftModel<M> {
         true
     }
 
-    /// The likeliest token after a row of the last batch.
-    fn likeliest(&self, row: usize) -> Token {
-        let vocabulary = self.shape.vocabulary as usize;
-        let logits = self.model.logits(row).iter().take(vocabulary).enumerate();
-        let best = logits.fold((0, f32::NEG_INFINITY), |best, (token, logit)| {
-            if *logit > best.1 { (token, *logit) } else { best }
-        });
-        best.0 as Token
+    /// The likeliest token after a row of the last batch, and how sure that is.
+    fn next_token(&self, row: usize) -> (Token, Class) {
+        let logits = self.model.logits(row);
+        likeliest(&logits[..logits.len().min(self.shape.vocabulary as usize)])
     }
 
     /// Removes all but the first tokens of a lane.
@@ -271,6 +294,9 @@ mod tests {
         DraftModel::new(FakeModel::with_cells(slots, context, 16, cells), 257)
     }
 
+    /// Tokens need not be sure.
+    const ANY: LeastChance = LeastChance { to_keep: 0.0, to_go_on: 0.0 };
+
     /// What it drafts for the text of a sequence, after it has computed all that is missing, and
     /// how many tokens these were.
     fn draft(
@@ -286,7 +312,7 @@ mod tests {
             assert!(more > 0 && more <= CATCH_UP_ROWS);
             computed += more;
         }
-        (model.draft(&[Wanted { lane, text, count }]).remove(0), computed)
+        (model.draft(&[Wanted { lane, text, count }], ANY).0.remove(0).tokens, computed)
     }
 
     /// The fake model repeats its prompt, which ends with a zero.
@@ -313,9 +339,41 @@ mod tests {
         let texts = [&[1, 2, 0][..], &[7, 8, 9, 0, 7]];
         let lanes = model.assign(&[(owner(1, 0), texts[0]), (owner(2, 1), texts[1])]);
         let wanted = |i: usize, count| Wanted { lane: lanes[i], text: texts[i], count };
-        let drafts = model.draft(&[wanted(0, 1), wanted(1, 3)]);
-        assert_eq!(drafts, [vec![1], vec![8, 9, 256]]);
-        assert_eq!(model.model.batches.len(), 3, "as many steps as the longest has tokens");
+        let (drafts, steps) = model.draft(&[wanted(0, 1), wanted(1, 3)], ANY);
+        assert_eq!(drafts[0].tokens, [1]);
+        assert_eq!(drafts[1].tokens, [8, 9, 256]);
+        assert_eq!(
+            (steps, model.model.batches.len()),
+            (3, 3),
+            "as many steps as the longest has tokens"
+        );
+    }
+
+    #[test]
+    fn a_draft_ends_where_it_has_not_been_right_often_enough() {
+        let mut model = draft_model(1, 64, 64);
+        let lane = model.assign(&[(owner(1, 0), &TEXT)])[0];
+        let draft = |model: &mut DraftModel<FakeModel>, to_keep, to_go_on| {
+            let least = LeastChance { to_keep, to_go_on };
+            let (mut drafts, steps) = model.draft(&[Wanted { lane, text: &TEXT, count: 9 }], least);
+            (drafts.remove(0), steps)
+        };
+        // Each token is right with a chance of 0.7 as far as it knows: 0.7, 0.49, 0.34.
+        let (first, steps) = draft(&mut model, 0.4, 0.0);
+        assert_eq!((&first.tokens[..], first.dropped, steps), (&[1, 2][..], Some(3), 3));
+        assert_eq!(first.classes.len(), 3);
+        let (first, steps) = draft(&mut model, 0.1, 0.4);
+        assert_eq!((&first.tokens[..], first.dropped, steps), (&[1, 2][..], None, 2));
+        let class = first.classes[0];
+        let judged = |is_right, is_kept| Judged { class, is_right, is_kept };
+        (0..100).for_each(|_| model.record(judged(false, true)));
+        let (none, _) = draft(&mut model, 0.1, 0.1);
+        assert_eq!((&none.tokens[..], none.dropped), (&[][..], Some(1)));
+        assert!(model.acceptance() < 0.5 && model.kept() == 1.0);
+        // What is dropped is judged as well, so that it comes back when it is right.
+        (0..100).for_each(|_| model.record(judged(true, false)));
+        assert!(model.kept() < 0.5);
+        assert_eq!(draft(&mut model, 0.1, 0.1).0.dropped, None);
     }
 
     #[test]
@@ -365,7 +423,8 @@ mod tests {
         let mut model = draft_model(1, 64, 64);
         draft(&mut model, owner(1, 0), &TEXT, 1);
         model.model.fail_next = true;
-        assert!(model.draft(&[Wanted { lane: 0, text: &TEXT, count: 2 }])[0].is_empty());
+        let (drafts, steps) = model.draft(&[Wanted { lane: 0, text: &TEXT, count: 2 }], ANY);
+        assert_eq!((&drafts[0], steps), (&Modeled::default(), 0));
         assert_eq!((model.model.cells(), model.behind(0, &TEXT)), (0, Some(16)));
         model.model.fail_next = true;
         assert_eq!(model.catch_up(0, &TEXT), 0);

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::scheduler::confidence::Class;
 use crate::scheduler::prompt_lookup::PromptLookup;
 use crate::types::request::Token;
 
@@ -17,19 +18,39 @@ const TOKENS_REMEMBERED: u32 = 64;
 pub(crate) struct Drafts {
     lookup: PromptLookup,
     /// What the draft model says of the next tokens, if the draft comes from it.
-    modeled: Option<Vec<Token>>,
-    /// Acceptance rate of a token of the draft model, if the sequence has had some.
+    modeled: Option<Modeled>,
+    /// How many tokens of the draft model were kept and accepted, if the sequence has had some.
     acceptance: Option<f32>,
     /// Tokens since the last one of the draft model.
     tokens_without: u32,
+}
+
+/// A draft of the draft model.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Modeled {
+    /// Its tokens.
+    pub(crate) tokens: Vec<Token>,
+    /// How sure each of them is, and the one that was dropped.
+    pub(crate) classes: Vec<Class>,
+    /// The token after them, which was not sure enough to be worth a row.
+    pub(crate) dropped: Option<Token>,
+}
+
+/// How a token turned out that the draft model said would come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Judged {
+    pub(crate) class: Class,
+    pub(crate) is_right: bool,
+    /// False if it was dropped.
+    pub(crate) is_kept: bool,
 }
 
 /// How a draft token turned out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) is_accepted: bool,
-    /// True if the draft model has drafted it.
-    pub(crate) is_modeled: bool,
+    /// Set if the draft model has said something.
+    pub(crate) judged: Option<Judged>,
 }
 
 impl Drafts {
@@ -52,18 +73,21 @@ impl Drafts {
 
     /// Takes the draft model's tokens instead of those from the text. `usual` is how likely they
     /// are accepted in any sequence.
-    pub(crate) fn set_modeled(&mut self, tokens: Vec<Token>, usual: f32) {
+    pub(crate) fn set_modeled(&mut self, draft: Modeled, usual: f32) {
         self.acceptance.get_or_insert(usual);
-        self.modeled = Some(tokens);
+        self.modeled = Some(draft);
     }
 
     /// The draft tokens.
     pub(crate) fn tokens(&self) -> &[Token] {
-        self.modeled.as_deref().unwrap_or(self.lookup.draft())
+        match &self.modeled {
+            Some(modeled) => &modeled.tokens,
+            None => self.lookup.draft(),
+        }
     }
 
-    /// Probability that a token of the draft model is accepted if the ones before it are, if this
-    /// sequence tells.
+    /// Probability that a token of the draft model is kept and accepted if the ones before it are,
+    /// if this sequence tells.
     pub(crate) fn modeled_acceptance(&self) -> Option<f32> {
         self.acceptance
     }
@@ -73,19 +97,24 @@ impl Drafts {
         let Some(modeled) = &self.modeled else {
             self.forget();
             let is_accepted = self.lookup.record(index, sampled);
-            return Outcome { is_accepted, is_modeled: false };
+            return Outcome { is_accepted, judged: None };
         };
-        let drafted = modeled.get(index).copied();
+        let is_kept = index < modeled.tokens.len();
+        let dropped = modeled.dropped.filter(|_| index == modeled.tokens.len());
+        let drafted = modeled.tokens.get(index).copied().or(dropped);
+        let class = modeled.classes.get(index).copied();
         if index == 0 {
             // The text told something, too. Its later tokens follow from this one.
             self.lookup.record(index, sampled);
         }
-        let is_accepted = drafted == Some(sampled);
+        let is_right = drafted == Some(sampled);
+        let is_accepted = is_right && is_kept;
         if let (Some(_), Some(rate)) = (drafted, &mut self.acceptance) {
             self.tokens_without = 0;
             *rate += SMOOTHING * (f32::from(u8::from(is_accepted)) - *rate);
         }
-        Outcome { is_accepted, is_modeled: drafted.is_some() }
+        let judged = class.filter(|_| drafted.is_some());
+        Outcome { is_accepted, judged: judged.map(|class| Judged { class, is_right, is_kept }) }
     }
 
     fn forget(&mut self) {
@@ -99,9 +128,15 @@ impl Drafts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduler::confidence::likeliest;
 
     fn new() -> Drafts {
         Drafts::new(Arc::default())
+    }
+
+    fn modeled(tokens: &[Token], dropped: Option<Token>) -> Modeled {
+        let classes = vec![likeliest(&[0.0, 1.0]).1; tokens.len() + usize::from(dropped.is_some())];
+        Modeled { tokens: tokens.to_vec(), classes, dropped }
     }
 
     /// The text promises 9 and 2.
@@ -112,14 +147,33 @@ mod tests {
         let mut drafts = new();
         drafts.update(&KNOWN, 0, 2);
         assert_eq!(drafts.tokens(), [9, 2]);
-        drafts.set_modeled(vec![5, 6], 0.5);
+        drafts.set_modeled(modeled(&[5, 6], None), 0.5);
         assert_eq!(drafts.tokens(), [5, 6]);
-        let right = Outcome { is_accepted: true, is_modeled: true };
-        assert_eq!(drafts.record(0, 5), right);
-        assert_eq!(drafts.record(1, 7), Outcome { is_accepted: false, ..right });
-        assert_eq!(drafts.record(2, 7), Outcome { is_accepted: false, is_modeled: false });
+        let judged = |outcome: Outcome| {
+            let judged = outcome.judged.map(|judged| (judged.is_right, judged.is_kept));
+            (outcome.is_accepted, judged)
+        };
+        assert_eq!(judged(drafts.record(0, 5)), (true, Some((true, true))));
+        assert_eq!(judged(drafts.record(1, 7)), (false, Some((false, true))));
+        assert_eq!(judged(drafts.record(2, 7)), (false, None));
         drafts.update(&KNOWN, 0, 1);
-        assert_eq!(drafts.record(0, 9), Outcome { is_modeled: false, ..right });
+        assert_eq!(judged(drafts.record(0, 9)), (true, None));
+    }
+
+    #[test]
+    fn what_was_dropped_is_judged_but_never_accepted() {
+        let mut drafts = new();
+        drafts.update(&KNOWN, 0, 2);
+        for (sampled, is_right) in [(6, true), (7, false)] {
+            drafts.set_modeled(modeled(&[5], Some(6)), 0.5);
+            assert_eq!(drafts.tokens(), [5]);
+            assert!(drafts.record(0, 5).is_accepted);
+            let last = drafts.record(1, sampled);
+            let judged = last.judged.unwrap();
+            assert!(!last.is_accepted && !judged.is_kept && judged.is_right == is_right);
+        }
+        drafts.set_modeled(modeled(&[], None), 0.5);
+        assert_eq!(drafts.record(0, 5), Outcome { is_accepted: false, judged: None });
     }
 
     #[test]
@@ -130,7 +184,7 @@ mod tests {
             drafts.lookup().acceptance()
         };
         assert_eq!(drafts.modeled_acceptance(), None);
-        drafts.set_modeled(vec![5, 6], 0.5);
+        drafts.set_modeled(modeled(&[5, 6], None), 0.5);
         drafts.record(0, 5);
         assert!(drafts.lookup().acceptance() < before, "the text said 9");
         let after = drafts.lookup().acceptance();

@@ -1,10 +1,12 @@
 //! PURE. Decides how many draft tokens ([`crate::scheduler::drafts`]) a decode step computes along
 //! with the last token of each sequence.
 //!
-//! An accepted draft token saves a step; each row makes this one longer, and so does a draft model.
-//! The controller times steps by their number of rows, and the draft model's, and picks the drafts
-//! with the most expected tokens per second. It also keeps a time budget: drafts may lose a small
-//! part of the decoding time against steps without them, and pause when the budget is used up.
+//! An accepted draft token saves a step; each row makes this one longer, and so does a draft
+//! model. The controller times steps by their number of rows, and the draft model's, and picks the
+//! drafts with the most expected tokens per second. A draft model ends a draft by itself where it
+//! is not sure enough, by the chances that the controller names. It also keeps a time budget:
+//! drafts may lose a small part of the decoding time against steps without them, and pause when
+//! the budget is used up.
 //!
 //! Before a draft model can draft, it must compute the text so far. That may take as long as dozens
 //! of steps, so it is paid from savings: what the budget does not hold of the time gained.
@@ -40,18 +42,32 @@ const STEPS_REMEMBERED: u32 = 256;
 const SAVINGS_STEPS: f32 = 256.0;
 /// Savings at the beginning, to find out what a draft model gains.
 const SAVINGS_STEPS_FIRST: f32 = 32.0;
+/// Bounds of [`LeastChance`]: what was measured may be wrong.
+const LEAST_CHANCE_MIN: f32 = 0.05;
+const LEAST_CHANCE_MAX: f32 = 0.9;
 /// Most sequences of a step with drafts of a draft model: more fill its rows themselves.
 pub(crate) const MODELED_MAX: usize = 4;
 
 /// A sequence that may get a draft.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    /// Probability that a draft token is accepted if the ones before it are: 0 to 1.
+    /// Probability that a draft token is kept and accepted if the ones before it are: 0 to 1.
     pub(crate) acceptance: f32,
+    /// Probability that it is kept if the ones before it are: a draft model may end a draft.
+    pub(crate) kept: f32,
     /// Tokens of the draft, or that may be drafted.
     pub(crate) tokens: u32,
     /// True if a draft model drafts them, one step of it for each token.
     pub(crate) is_modeled: bool,
+}
+
+/// How likely all tokens of a draft model's draft must be right.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct LeastChance {
+    /// For the last one to be worth a row.
+    pub(crate) to_keep: f32,
+    /// With the next one, for another step of the draft model.
+    pub(crate) to_go_on: f32,
 }
 
 /// A decode step that was computed, with or without drafts.
@@ -119,9 +135,10 @@ impl Speculation {
         let modeled = sequences.iter().filter(|candidate| candidate.is_modeled).count();
         let draft_step = self.draft_steps.get(modeled).copied().unwrap_or(f32::INFINITY);
         let (mut best, mut best_rate) = (drafts.clone(), GAIN_MIN * sequences.len() as f32 / plain);
-        let mut draft_steps = 0;
-        let mut tokens = sequences.len() as f32;
-        for rows in sequences.len() as u32 + 1..=rows_max {
+        // What is expected: rows, tokens, and steps of the draft model for each sequence.
+        let (mut all_rows, mut tokens) = (sequences.len() as f32, sequences.len() as f32);
+        let mut draft_steps = vec![0.0; sequences.len()];
+        for _ in sequences.len() as u32..rows_max {
             let chance = |i: &usize| sequences[*i].acceptance.powi(drafts[*i] as i32 + 1);
             let open = (0..drafts.len()).filter(|i| drafts[*i] < sequences[*i].tokens);
             let Some(likeliest) = open.max_by(|a, b| chance(a).total_cmp(&chance(b))) else {
@@ -132,12 +149,16 @@ impl Speculation {
                 break;
             }
             tokens += gained;
+            let Candidate { kept, is_modeled, .. } = sequences[likeliest];
+            let reached = kept.powi(drafts[likeliest] as i32);
+            all_rows += reached * kept;
             drafts[likeliest] += 1;
-            if sequences[likeliest].is_modeled {
-                draft_steps = draft_steps.max(drafts[likeliest]);
+            if is_modeled {
+                draft_steps[likeliest] += reached;
             }
-            let drafting = if draft_steps == 0 { 0.0 } else { draft_steps as f32 * draft_step };
-            let rate = tokens / (self.estimate(rows) + drafting);
+            let steps = draft_steps.iter().copied().fold(0.0, f32::max);
+            let drafting = if steps == 0.0 { 0.0 } else { steps * draft_step };
+            let rate = tokens / (self.estimate_between(all_rows) + drafting);
             if rate > best_rate {
                 (best, best_rate) = (drafts.clone(), rate);
             }
@@ -150,7 +171,8 @@ impl Speculation {
         let plain = self.timed(step.sequences);
         if step.rows == step.sequences {
             self.drafted_steps = 0;
-            self.budget += LOSS_SHARE * step.seconds;
+            // A draft model may have found nothing that it was sure of.
+            self.budget += LOSS_SHARE * step.seconds - step.drafting;
             if plain == 0.0 {
                 self.budget += BUDGET_STEPS / 2.0 * step.seconds;
             }
@@ -182,6 +204,23 @@ impl Speculation {
         }
     }
 
+    /// How sure a draft model must be, in a step of some sequences, of which it drafts for
+    /// `modeled`: a token must save more time than it takes.
+    pub(crate) fn least_chance(&self, sequences: usize, modeled: usize) -> LeastChance {
+        let plain = self.timed(sequences as u32);
+        let more = (2 * sequences as u32).min(ROWS_MAX);
+        let draft_step = self.draft_steps.get(modeled).copied().unwrap_or_default();
+        if plain == 0.0 {
+            return LeastChance { to_keep: LEAST_CHANCE_MIN, to_go_on: LEAST_CHANCE_MIN };
+        }
+        // A token saves its sequence's part of a step.
+        let row = (self.estimate(more) - plain).max(0.0) / plain;
+        let share = sequences as f32 / modeled.max(1) as f32;
+        let to_keep = row.clamp(LEAST_CHANCE_MIN, LEAST_CHANCE_MAX);
+        let to_go_on = (to_keep + share * draft_step / plain).min(LEAST_CHANCE_MAX);
+        LeastChance { to_keep, to_go_on }
+    }
+
     /// True if a draft model may compute as many tokens of a text to draft what follows.
     pub(crate) fn can_catch_up(&self, tokens: u32) -> bool {
         self.savings > 0.0 && self.savings >= self.catch_up_row * tokens as f32
@@ -205,6 +244,17 @@ impl Speculation {
     /// Seconds of a step with as many rows, drafts or not; 0 if unknown.
     fn timed(&self, sequences: u32) -> f32 {
         self.seconds.get(sequences as usize).copied().unwrap_or(0.0)
+    }
+
+    /// The same for a number of rows that is only expected.
+    fn estimate_between(&self, rows: f32) -> f32 {
+        let (below, above) = (rows.floor(), rows.ceil());
+        let fewer = self.estimate(below as u32);
+        if below == above {
+            fewer
+        } else {
+            fewer + (rows - below) * (self.estimate(above as u32) - fewer)
+        }
     }
 
     /// Seconds of a step with as many rows, or what it may take.
@@ -239,10 +289,11 @@ mod tests {
         let mut speculation = Speculation::new();
         let (mut tokens, mut seconds, steps) = (0, 0.0, 2000);
         for _ in 0..steps {
-            let all = vec![
-                Candidate { acceptance: chance, tokens: 15, is_modeled: false };
-                sequences as usize
-            ];
+            let all =
+                vec![
+                    Candidate { acceptance: chance, kept: 1.0, tokens: 15, is_modeled: false };
+                    sequences as usize
+                ];
             let drafts = speculation.drafts(&all, 64);
             let mut is_hit = || (random.next_u32() as f32 / u32::MAX as f32) < chance;
             let sampled: u32 =
@@ -288,7 +339,7 @@ mod tests {
         let mut speculation = Speculation::new();
         let (mut tokens, mut seconds) = (0, 0.0);
         for _ in 0..5000 {
-            let sure = Candidate { acceptance: 0.99, tokens: 15, is_modeled: false };
+            let sure = Candidate { acceptance: 0.99, kept: 1.0, tokens: 15, is_modeled: false };
             let drafts = speculation.drafts(&[sure], 64);
             let rows = 1 + drafts[0];
             // None is ever right.
@@ -301,9 +352,11 @@ mod tests {
     }
 
     /// Like [`speed`], with a draft model whose steps and tokens take a part of a step's time, for
-    /// responses of `response` tokens after texts of `prompt` tokens.
+    /// responses of `response` tokens after texts of `prompt` tokens. `knows`: it drops what would
+    /// be wrong.
     fn modeled_speed(
         chance: f32,
+        knows: bool,
         (step, token): (f32, f32),
         (prompt, response): (u32, u32),
     ) -> f32 {
@@ -315,7 +368,9 @@ mod tests {
             while left > 0 {
                 let is_ready = behind == 0 || speculation.can_catch_up(behind);
                 let wanted = if is_ready { 15.min(left - 1) } else { 0 };
-                let candidate = Candidate { acceptance: chance, tokens: wanted, is_modeled: true };
+                let kept = if knows { chance } else { 1.0 };
+                let candidate =
+                    Candidate { acceptance: chance, kept, tokens: wanted, is_modeled: true };
                 let mut drafts = speculation.drafts(&[candidate], 64)[0];
                 if drafts > 0 && behind > 0 {
                     let rows = behind.min(64);
@@ -323,12 +378,15 @@ mod tests {
                     (behind, drafts) = (behind - rows, 0);
                     seconds += rows as f32 * token * plain;
                 }
-                let drafting = drafts as f32 * step * plain;
-                if drafts > 0 {
-                    speculation.record_drafting(1, drafts, drafting);
-                }
                 let mut is_hit = || (random.next_u32() as f32 / u32::MAX as f32) < chance;
-                let sampled = 1 + (0..drafts).take_while(|_| is_hit()).count() as u32;
+                let hits = (0..drafts).take_while(|_| is_hit()).count() as u32;
+                let steps = if knows { drafts.min(hits + 1) } else { drafts };
+                let drafting = steps as f32 * step * plain;
+                if drafts > 0 {
+                    speculation.record_drafting(1, steps, drafting);
+                }
+                drafts = if knows { hits } else { drafts };
+                let sampled = 1 + hits;
                 let seconds_of_batch = machine(1 + drafts);
                 speculation.record(DecodeStep {
                     sequences: 1,
@@ -347,16 +405,47 @@ mod tests {
     #[test]
     fn a_draft_model_a_tenth_of_the_size_pays_off_and_another_costs_next_to_nothing() {
         let small = (0.1, 0.02);
-        assert!(modeled_speed(0.8, small, (100, 200)) > 1.5);
-        assert!(modeled_speed(0.7, small, (1000, 300)) > 1.2);
+        assert!(modeled_speed(0.8, false, small, (100, 200)) > 1.5);
+        assert!(modeled_speed(0.7, false, small, (1000, 300)) > 1.2);
         for chance in [0.0, 0.2, 0.4, 0.7, 0.95] {
             for cost in [small, (0.3, 0.1), (1.0, 0.5)] {
                 for sizes in [(20, 50), (1000, 50), (1000, 300), (8000, 100)] {
-                    let speed = modeled_speed(chance, cost, sizes);
-                    assert!(speed > 0.98, "{chance}, {cost:?}, {sizes:?}: {speed}");
+                    for knows in [false, true] {
+                        let speed = modeled_speed(chance, knows, cost, sizes);
+                        assert!(speed > 0.98, "{chance}, {knows}, {cost:?}, {sizes:?}: {speed}");
+                    }
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_draft_model_that_drops_what_would_be_wrong_gains_more() {
+        for (chance, more) in [(0.5, 1.1), (0.7, 1.2), (0.9, 1.1)] {
+            let speed = |knows| modeled_speed(chance, knows, (0.1, 0.02), (100, 200));
+            assert!(speed(true) > more * speed(false), "{} {}", speed(true), speed(false));
+        }
+    }
+
+    #[test]
+    fn a_token_must_be_the_surer_the_more_it_costs() {
+        let timed = |sequences: u32, row: f32| {
+            let mut speculation = Speculation::new();
+            for rows in [sequences, 2 * sequences] {
+                let seconds = 0.01 + row * rows as f32;
+                speculation.record(DecodeStep { sequences, rows, seconds, ..PLAIN });
+            }
+            speculation.record_drafting(1, 2, 0.004);
+            speculation.least_chance(sequences as usize, 1)
+        };
+        let unknown = Speculation::new().least_chance(1, 1);
+        assert_eq!((unknown.to_keep, unknown.to_go_on), (LEAST_CHANCE_MIN, LEAST_CHANCE_MIN));
+        let (one, four, dear) = (timed(1, 0.001), timed(4, 0.001), timed(4, 0.1));
+        assert!(
+            (one.to_keep - 1.0 / 11.0).abs() < 0.01 && (four.to_keep - 4.0 / 14.0).abs() < 0.01
+        );
+        assert!(one.to_go_on > one.to_keep + 0.1 && four.to_go_on > one.to_go_on);
+        assert_eq!((dear.to_keep, dear.to_go_on), (LEAST_CHANCE_MAX, LEAST_CHANCE_MAX));
     }
 
     #[test]
@@ -365,7 +454,7 @@ mod tests {
         let plain = PLAIN;
         speculation.record(plain);
         speculation.record(DecodeStep { rows: 2, seconds: 1.0, tokens: 2, ..plain });
-        let sure = [Candidate { acceptance: 0.9, tokens: 1, is_modeled: false }];
+        let sure = [Candidate { acceptance: 0.9, kept: 1.0, tokens: 1, is_modeled: false }];
         (0..450).for_each(|_| speculation.record(plain));
         assert_eq!(speculation.drafts(&sure, 64), [0], "it took too long");
         (0..64).for_each(|_| speculation.record(plain));
@@ -376,7 +465,7 @@ mod tests {
     fn a_step_without_drafts_comes_now_and_then_and_rows_have_a_limit() {
         let mut speculation = Speculation::new();
         let step = DecodeStep { sequences: 2, rows: 2, tokens: 2, ..PLAIN };
-        let sure = [Candidate { acceptance: 1.0, tokens: 15, is_modeled: false }; 2];
+        let sure = [Candidate { acceptance: 1.0, kept: 1.0, tokens: 15, is_modeled: false }; 2];
         assert_eq!(speculation.drafts(&sure, 64), [0, 0], "nothing is known");
         speculation.record(step);
         let mut all = Vec::new();

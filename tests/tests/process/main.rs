@@ -1,6 +1,6 @@
 //! Real gateways, agents and engines, on loopback: what a user or an operator would see.
 //!
-//! They share two cores, so the Makefile runs them one at a time.
+//! They share two cores, so the Makefile runs two at a time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stderr, reason = "skipped tests and scores say so")]

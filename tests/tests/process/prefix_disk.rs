@@ -14,13 +14,13 @@ const ON: [&str; 2] = ["--prefix-disk-mib", "64"];
 const DISK_HITS: &str = "node_saved_prefix_hits_total{tier=\"disk\"}";
 
 /// A synthetic model, and the cache folder of its agents.
-struct Place {
-    folder: Folder,
+pub(crate) struct Place {
+    pub(crate) folder: Folder,
     model: PathBuf,
 }
 
 impl Place {
-    fn new(shape: &str) -> Self {
+    pub(crate) fn new(shape: &str) -> Self {
         let folder = Folder::new();
         let model = folder.path().join("model.gguf");
         let arguments = ["synth", "--shape", shape, "--quant", "f16", model.to_str().unwrap()];
@@ -40,7 +40,7 @@ impl Place {
         all
     }
 
-    async fn agent(&self, more: &[&str]) -> Agent {
+    pub(crate) async fn agent(&self, more: &[&str]) -> Agent {
         let usual = ["serve", "--listen", "127.0.0.1:0", "--threads", "1", "--model"];
         let model = self.model.to_str().unwrap();
         let all = [&usual[..], &[model], &SIZES, more].concat();
@@ -60,11 +60,11 @@ async fn complete(agent: &Agent, prompt: &str) -> Value {
     agent.client.post("/v1/completions", body.to_string()).await.json()
 }
 
-fn text(answer: &Value) -> &str {
+pub(crate) fn text(answer: &Value) -> &str {
     answer["choices"][0]["text"].as_str().unwrap()
 }
 
-fn cached(answer: &Value) -> u64 {
+pub(crate) fn cached(answer: &Value) -> u64 {
     answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
 }
 

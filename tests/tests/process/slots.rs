@@ -4,43 +4,19 @@
 use std::path::PathBuf;
 
 use fleet_tests::client::{Answer, Client};
-use fleet_tests::process::{Agent, Fleet, Folder, Server, run};
+use fleet_tests::process::{Agent, Fleet, Folder, run};
 use serde_json::{Value, json};
 
-const SIZES: [&str; 6] = ["--slots", "2", "--context-tokens", "2048", "--model-name", "m"];
+use super::prefix_disk::{Place, cached, text};
 
-/// A synthetic model, and the folder for what its agents' slots hold.
-struct Place {
-    folder: Folder,
-    model: PathBuf,
+fn slots(place: &Place) -> PathBuf {
+    place.folder.path().join("slots")
 }
 
-impl Place {
-    fn new(shape: &str) -> Self {
-        let folder = Folder::new();
-        let model = folder.path().join("model.gguf");
-        let arguments = ["synth", "--shape", shape, "--quant", "f16", model.to_str().unwrap()];
-        assert_eq!(run("flotilla-agent", &arguments).code, Some(0));
-        Self { folder, model }
-    }
-
-    fn slots(&self) -> PathBuf {
-        self.folder.path().join("slots")
-    }
-
-    async fn agent(&self, more: &[&str]) -> Agent {
-        let (model, slots) = (self.model.to_str().unwrap(), self.slots());
-        let usual = ["serve", "--listen", "127.0.0.1:0", "--threads", "1", "--model", model];
-        let saves = ["--slot-save-path", slots.to_str().unwrap()];
-        let all = [&usual[..], &SIZES, &saves, more].concat();
-        let cache = self.folder.path().join("cache");
-        let variables = [("FLOTILLA_CACHE_DIR", cache.to_str().unwrap())];
-        let server = Server::start_with("flotilla-agent", &all, &variables);
-        let client = Client::new(server.address(), None);
-        let agent = Agent { server, client };
-        agent.ready().await;
-        agent
-    }
+/// An agent that saves slots.
+async fn serve(place: &Place, more: &[&str]) -> Agent {
+    let folder = slots(place);
+    place.agent(&[&["--slot-save-path", folder.to_str().unwrap()], more].concat()).await
 }
 
 async fn complete(client: &Client, prompt: &str, more: Value) -> Value {
@@ -50,14 +26,6 @@ async fn complete(client: &Client, prompt: &str, more: Value) -> Value {
     let response = client.post("/v1/completions", body.to_string()).await;
     assert_eq!(response.status, 200, "{response:?}");
     response.json()
-}
-
-fn text(answer: &Value) -> &str {
-    answer["choices"][0]["text"].as_str().unwrap()
-}
-
-fn cached(answer: &Value) -> u64 {
-    answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
 }
 
 fn prompt(topic: &str) -> String {
@@ -80,13 +48,13 @@ async fn a_conversation_that_was_saved_continues_after_its_agent_was_killed() {
         [("tiny", &[][..]), ("tiny-hybrid", &[]), ("tiny", &["--prefix-disk-mib", "64"])]
     {
         let place = Place::new(shape);
-        let agent = place.agent(more).await;
+        let agent = serve(&place, more).await;
         let client = &agent.client;
         let first = complete(client, &prompt("To be or not to be"), json!({})).await;
         complete(client, &prompt("Whether it is nobler"), json!({"id_slot": 1})).await;
         let held = first["usage"]["total_tokens"].as_u64().unwrap() - 1;
         let saved = act(client, 0, "save", "hamlet 1.bin").await.json();
-        let bytes = std::fs::metadata(place.slots().join("hamlet 1.bin")).unwrap().len();
+        let bytes = std::fs::metadata(slots(&place).join("hamlet 1.bin")).unwrap().len();
         assert_eq!(
             (&saved["id_slot"], &saved["filename"], &saved["n_saved"], &saved["n_written"]),
             (&json!(0), &json!("hamlet 1.bin"), &json!(held), &json!(bytes)),
@@ -98,7 +66,7 @@ async fn a_conversation_that_was_saved_continues_after_its_agent_was_killed() {
         agent.kill();
         drop(agent);
 
-        let agent = place.agent(more).await;
+        let agent = serve(&place, more).await;
         let client = &agent.client;
         let restored = act(client, 1, "restore", "hamlet 1.bin").await.json();
         assert_eq!(
@@ -117,7 +85,7 @@ async fn a_conversation_that_was_saved_continues_after_its_agent_was_killed() {
 #[tokio::test]
 async fn an_erased_slot_and_its_conversation_are_forgotten() {
     let place = Place::new("tiny");
-    let agent = place.agent(&[]).await;
+    let agent = serve(&place, &[]).await;
     let client = &agent.client;
     let asked = prompt("To be or not to be");
     let first = complete(client, &asked, json!({"id_slot": 1})).await;
@@ -133,13 +101,13 @@ async fn an_erased_slot_and_its_conversation_are_forgotten() {
 #[tokio::test]
 async fn requests_about_slots_that_cannot_be_met_say_why_and_change_nothing() {
     let place = Place::new("tiny");
-    let agent = place.agent(&["--slot-save-mib", "8"]).await;
+    let agent = serve(&place, &["--slot-save-mib", "8"]).await;
     let client = &agent.client;
     assert_eq!(refused(client, 0, "save", "a").await, (409, "slot_empty".into()));
     let asked = prompt("To be or not to be");
     complete(client, &asked, json!({})).await;
     assert_eq!(act(client, 0, "save", "a").await.status, 200);
-    let whole = std::fs::read(place.slots().join("a")).unwrap();
+    let whole = std::fs::read(slots(&place).join("a")).unwrap();
 
     let wrong = (400, "invalid_value".to_string());
     for name in ["../a", "", ".a", "a/b", &"x".repeat(129)] {
@@ -175,25 +143,25 @@ async fn requests_about_slots_that_cannot_be_met_say_why_and_change_nothing() {
     assert_eq!(refused(client, 0, "restore", "b").await, (404, "slot_file_not_found".into()));
 
     // Others' files, damaged ones, and the end of the room for them.
-    std::fs::write(place.slots().join("letter"), "Dear Ada,").unwrap();
+    std::fs::write(slots(&place).join("letter"), "Dear Ada,").unwrap();
     let mut damaged = whole.clone();
     *damaged.last_mut().unwrap() ^= 1;
-    std::fs::write(place.slots().join("damaged"), damaged).unwrap();
+    std::fs::write(slots(&place).join("damaged"), damaged).unwrap();
     for name in ["letter", "damaged"] {
         let unusable = (400, "slot_file_unusable".to_string());
         assert_eq!(refused(client, 0, "restore", name).await, unusable, "{name}");
     }
     assert_eq!(refused(client, 0, "save", "letter").await.1, "slot_file_unusable");
-    std::fs::write(place.slots().join("large"), vec![0; 8 << 20]).unwrap();
+    std::fs::write(slots(&place).join("large"), vec![0; 8 << 20]).unwrap();
     assert_eq!(refused(client, 0, "save", "b").await, (409, "slot_folder_full".into()));
-    std::fs::remove_file(place.slots().join("large")).unwrap();
-    assert_eq!(std::fs::read(place.slots().join("a")).unwrap(), whole);
+    std::fs::remove_file(slots(&place).join("large")).unwrap();
+    assert_eq!(std::fs::read(slots(&place).join("a")).unwrap(), whole);
     assert_eq!(act(client, 0, "restore", "a").await.status, 200);
     assert_eq!(agent.metric("node_engine_restarts_total").await, 0.0);
 
     // Another key type makes other states.
     drop(agent);
-    let agent = place.agent(&["--kv-type", "q8_0"]).await;
+    let agent = serve(&place, &["--kv-type", "q8_0"]).await;
     let code = refused(&agent.client, 0, "restore", "a").await;
     assert_eq!(code, (400, "slot_file_unusable".into()));
 }

@@ -67,7 +67,7 @@ impl<M: Model> Engine<M> {
 fn from_text(sequence: &Sequence) -> Candidate {
     let lookup = sequence.drafts.lookup();
     let tokens = lookup.draft().len() as u32;
-    Candidate { acceptance: lookup.acceptance(), tokens, is_modeled: false }
+    Candidate { acceptance: lookup.acceptance(), kept: 1.0, tokens, is_modeled: false }
 }
 
 /// Lets the draft model draft for the sequences of which it knows more than their texts tell.
@@ -89,7 +89,8 @@ fn offer<M: Model>(
         if room[i] == 0 || !is_better || !can_draft {
             return None;
         }
-        candidates[i] = Candidate { acceptance, tokens: room[i], is_modeled: true };
+        candidates[i] =
+            Candidate { acceptance, kept: model.kept(), tokens: room[i], is_modeled: true };
         Some(Offer { lane: lanes[i], behind })
     };
     (0..sequences.len()).map(&mut offer).collect()
@@ -124,13 +125,13 @@ fn run<M: Model>(
         text: sequences[*i].tokens(),
         count: drafts[*i],
     };
+    let least = speculation.least_chance(sequences.len(), ready.len());
     let begun = clock();
-    let drafted = model.draft(&ready.iter().map(wanted).collect::<Vec<_>>());
+    let (drafted, steps) = model.draft(&ready.iter().map(wanted).collect::<Vec<_>>(), least);
     time.drafting = clock().saturating_sub(begun);
-    let steps = drafted.iter().map(Vec::len).max().unwrap_or_default() as u32;
     speculation.record_drafting(ready.len(), steps, time.drafting.as_secs_f32());
     for ((i, _), draft) in ready.iter().zip(drafted) {
-        drafts[*i] = draft.len() as u32;
+        drafts[*i] = draft.tokens.len() as u32;
         sequences[*i].drafts.set_modeled(draft, model.acceptance());
     }
     time

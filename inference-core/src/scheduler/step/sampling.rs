@@ -53,9 +53,9 @@ impl<M: Model> Engine<M> {
                 Err(failure) => return Some(Err(failure)),
             };
             let sequence = self.slots[share.slot as usize].as_mut()?;
-            let Outcome { is_accepted, is_modeled } = sequence.drafts.record(drafted, token);
-            if let Some(model) = self.draft_model.as_mut().filter(|_| is_modeled) {
-                model.record(is_accepted);
+            let Outcome { is_accepted, judged } = sequence.drafts.record(drafted, token);
+            if let Some((model, judged)) = self.draft_model.as_mut().zip(judged) {
+                model.record(judged);
             }
             if finished.is_some() || !is_accepted || drafted == share.drafted as usize {
                 return finished.map(Ok);
