@@ -117,9 +117,9 @@ async fn windows_and_states_take_no_more_than_planned_and_nothing_for_finished_r
         assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0, "{shape}");
         let together = futures_util::future::join_all((0..16).map(&ask)).await;
         assert_eq!(text(&together[3]), text(&alone), "{shape}: among others");
-        // A cache takes memory as it is filled.
+        // A cache takes memory as it is filled, and the system may take back pages of files.
         let ratio = resident(&agent) / needed;
-        assert!((0.2..1.1).contains(&ratio), "{shape}: {ratio} of {needed} MiB planned");
+        assert!((0.1..1.1).contains(&ratio), "{shape}: {ratio} of {needed} MiB planned");
         assert!(needed < most, "{shape}: {needed} MiB are planned");
     }
 }
