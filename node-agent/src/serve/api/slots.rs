@@ -51,7 +51,7 @@ pub(super) async fn act(
     let done = node.engine.slot(SlotRequest { owner, slot, action: action.clone() }, caller.via)?;
     let SlotResult { tokens, bytes } = receive_slot(done).await?;
     let ms = begun.elapsed().as_secs_f64() * 1e3;
-    tracing::info!(slot, action = name_of(&action), tokens, bytes, "slot");
+    tracing::info!(slot, tokens, bytes, "{}", what(&action));
     Ok(response::json(to_json(&match action {
         SlotAction::Save(filename) => json!({
             "id_slot": slot, "filename": filename, "n_saved": tokens, "n_written": bytes,
@@ -65,11 +65,12 @@ pub(super) async fn act(
     })))
 }
 
-fn name_of(action: &SlotAction) -> &'static str {
+/// What was done, for the log.
+fn what(action: &SlotAction) -> &'static str {
     match action {
-        SlotAction::Save(_) => "save",
-        SlotAction::Restore(_) => "restore",
-        SlotAction::Erase => "erase",
+        SlotAction::Save(_) => "slot saved",
+        SlotAction::Restore(_) => "slot restored",
+        SlotAction::Erase => "slot erased",
     }
 }
 
