@@ -61,7 +61,7 @@ impl Control {
     }
 
     /// Breaks up every control token in `text`, and a prefix of one at its end, which a template
-    /// might join with another text.
+    /// might join with another text, without the whitespace after it.
     pub(crate) fn neutralise(&self, text: &mut String) {
         let mut breaks: Vec<usize> = self.places(text).collect();
         breaks.sort_unstable();
@@ -85,13 +85,18 @@ impl Control {
     /// Positions for marks: after the first character of tokens and their prefixes.
     fn places<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
         let mut chars = text.char_indices().peekable();
+        // Templates trim as Python does.
+        let is_trimmed = |c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c);
+        let end = text.trim_end_matches(is_trimmed).len();
+        let begins = |rest: &str| rest.len() < self.longest && self.beginnings.contains(rest);
         std::iter::from_fn(move || {
             while let Some((i, first)) = chars.next() {
                 let rest = &text[i..];
                 let next = chars.peek().map(|(_, c)| *c);
                 let candidates = next.and_then(|second| self.by_beginning.get(&(first, second)));
                 let found = candidates.is_some_and(|c| c.iter().any(|t| rest.starts_with(t)));
-                if found || (rest.len() < self.longest && self.beginnings.contains(rest)) {
+                let trimmed = text.get(i..end).unwrap_or_default();
+                if found || begins(rest) || begins(trimmed) {
                     return Some(i + first.len_utf8());
                 }
             }
@@ -150,6 +155,8 @@ mod tests {
         assert_eq!(neutral("a <"), "a <·");
         assert_eq!(neutral("a [INST"), "a [·INST");
         assert_eq!(neutral("a [INSTX"), "a [INSTX");
+        assert_eq!(neutral("<|im_ \n\u{1f}"), "<·|im_ \n\u{1f}", "a template may trim it");
+        assert_eq!(neutral("<|im_ and"), "<|im_ and");
     }
 
     #[test]
