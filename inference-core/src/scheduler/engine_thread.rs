@@ -248,7 +248,7 @@ fn take_messages<E: StepEngine>(
                 wait = REST_WAIT;
             }
             Message::Slot(order, reply) => {
-                // Whoever asked may have stopped waiting.
+                // The thread that asked may have stopped waiting.
                 let _ = reply.try_send(engine.order_slot(order));
                 wait = REST_WAIT;
             }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use crate::types::request::{Tenant, Token};
 
-/// Most slots that are remembered, each tenant's own counted: the latest ones.
+/// Maximum slots of all tenants that are remembered; the oldest ones are forgotten.
 const COUNT_MAX: usize = 64;
 
-/// A state, shared with whoever restores it or writes it to a file.
+/// A state, shared by the code that restores it and the code that writes it to a file.
 pub type State = Arc<Box<[u8]>>;
 
 /// An order to the engine about what a slot holds.

@@ -92,7 +92,7 @@ impl SlotFolder {
             let mut file = options.write(true).create_new(true).mode(0o600).open(&self.partial)?;
             file.write_all(&header)?;
             file.write_all(state)?;
-            // Whoever is told that it is saved may pull the plug.
+            // A saved slot must survive a power failure after the response.
             file.sync_data()?;
             std::fs::rename(&self.partial, &path)?;
             self.handle.sync_all()
