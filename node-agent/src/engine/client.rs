@@ -48,6 +48,18 @@ pub(crate) enum EngineState {
     Draining,
 }
 
+impl EngineState {
+    /// What is known of an engine that accepts requests, or why it does not.
+    pub(crate) fn ready(&self) -> Result<&EngineFacts, NotAccepted> {
+        match self {
+            Self::Ready(facts) => Ok(facts),
+            Self::Loading => Err(NotAccepted::Loading),
+            Self::Restarting => Err(NotAccepted::Restarting),
+            Self::Draining => Err(NotAccepted::Draining),
+        }
+    }
+}
+
 /// Client of the engine, shared by all requests.
 #[derive(Debug, Clone)]
 pub(crate) struct EngineClient(Arc<Shared>);
@@ -213,12 +225,9 @@ impl EngineClient {
     ) -> Result<Vec<Generation>, NotAccepted> {
         // Held while the state is read, so that the death of the engine in between is not missed.
         let mut inner = self.lock();
-        match &*self.0.state.borrow() {
-            EngineState::Ready(facts) if via.digest.is_none_or(|d| d == facts.digest) => {}
-            EngineState::Ready(_) => return Err(NotAccepted::OtherWeights),
-            EngineState::Loading => return Err(NotAccepted::Loading),
-            EngineState::Restarting => return Err(NotAccepted::Restarting),
-            EngineState::Draining => return Err(NotAccepted::Draining),
+        let digest = self.0.state.borrow().ready()?.digest;
+        if via.digest.is_some_and(|meant| meant != digest) {
+            return Err(NotAccepted::OtherWeights);
         }
         let first = inner.next_id + 1;
         inner.next_id += requests as RequestId;

@@ -149,15 +149,16 @@ fn events(stream: EventStream) -> Response<Body> {
 
 /// Sums the usage; the tokens of each prompt count once, however many choices it has.
 fn usage(choices: &[Choice]) -> Usage {
-    let (mut prompt, mut completion, mut cached) = (0u32, 0u32, 0u32);
+    let (mut prompt, mut completion, mut cached, mut reasoning) = (0u32, 0u32, 0u32, 0u32);
     for choice in choices {
         completion = completion.saturating_add(choice.completion_tokens);
+        reasoning = reasoning.saturating_add(choice.reasoning_tokens);
         if choice.is_first_of_prompt {
             prompt = prompt.saturating_add(choice.prompt_tokens);
             cached = cached.saturating_add(choice.cached_tokens);
         }
     }
-    Usage::new(prompt, completion, cached)
+    Usage::new(prompt, completion, cached).with_reasoning(reasoning)
 }
 
 /// A response body that writes events as the engine generates.

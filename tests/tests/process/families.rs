@@ -107,6 +107,10 @@ impl Model {
         if is_streamed {
             return collected(std::str::from_utf8(&answer.body).unwrap());
         }
+        let usage = &answer.json()["usage"];
+        let reasoning = usage["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap();
+        let total = usage["completion_tokens"].as_u64().unwrap();
+        assert!(reasoning < total && (reasoning > 0) == self.family.reasoning.is_some(), "{name}");
         let choice = &answer.json()["choices"][0];
         (choice["message"].clone(), choice["finish_reason"].as_str().unwrap().into())
     }

@@ -16,6 +16,8 @@ pub struct Usage {
     pub total_tokens: u32,
     /// Of the prompt.
     pub prompt_tokens_details: PromptTokensDetails,
+    /// Of the response.
+    pub completion_tokens_details: CompletionTokensDetails,
 }
 
 /// Part of [`Usage`].
@@ -25,12 +27,31 @@ pub struct PromptTokensDetails {
     pub cached_tokens: u32,
 }
 
+/// Part of [`Usage`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompletionTokensDetails {
+    /// Generated tokens of reasoning that is told apart from the answer, including the one that
+    /// ends it.
+    pub reasoning_tokens: u32,
+}
+
 impl Usage {
     /// Computes the total.
     pub fn new(prompt_tokens: u32, completion_tokens: u32, cached_tokens: u32) -> Self {
-        let total_tokens = prompt_tokens.saturating_add(completion_tokens);
-        let prompt_tokens_details = PromptTokensDetails { cached_tokens };
-        Self { prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details }
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens.saturating_add(completion_tokens),
+            prompt_tokens_details: PromptTokensDetails { cached_tokens },
+            completion_tokens_details: CompletionTokensDetails::default(),
+        }
+    }
+
+    /// The same, with this many of the generated tokens for reasoning.
+    #[must_use]
+    pub fn with_reasoning(mut self, reasoning_tokens: u32) -> Self {
+        self.completion_tokens_details = CompletionTokensDetails { reasoning_tokens };
+        self
     }
 }
 

@@ -132,6 +132,11 @@ impl Parser {
         (self.out.take_parts(), self.out.counts().1 > 0)
     }
 
+    /// True if the text so far ends inside reasoning.
+    pub fn is_in_reasoning(&self) -> bool {
+        self.kind == ProseKind::Reasoning
+    }
+
     /// True if a call has started and its arguments are incomplete.
     pub fn is_cut_off(&self) -> bool {
         let (started, complete) = self.out.counts();

@@ -138,4 +138,5 @@ fn draining_is_final() {
     client.set_dead();
     assert_eq!(client.state(), EngineState::Draining);
     assert_eq!(client.submit(request(), OVER_1).err(), Some(NotAccepted::Draining));
+    assert_eq!(client.state().ready().err(), Some(NotAccepted::Draining));
 }

@@ -17,9 +17,8 @@ use tokio::fs::{File, OpenOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::engine::client::EngineState;
 use crate::serve::node::{Link, Node};
-use crate::types::error::{Error, NotAccepted};
+use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
 /// Bytes of a file that are read at once.
@@ -89,10 +88,8 @@ async fn send(node: &Node, file: &str) -> Result<Response<Body>, Error> {
 }
 
 async fn receive(node: &Node, request: Request<Incoming>) -> Result<Response<Body>, Error> {
-    let EngineState::Ready(facts) = node.engine.state() else {
-        return Err(Error::NotAccepted(NotAccepted::Restarting));
-    };
-    let disk = node.prefix_disk.as_ref().filter(|_| facts.prefix_key.is_some());
+    let has_key = node.engine.state().ready()?.prefix_key.is_some();
+    let disk = node.prefix_disk.as_ref().filter(|_| has_key);
     let disk = disk.ok_or(Error::UnknownPath)?;
     let bytes = request.body().size_hint().exact().unwrap_or(u64::MAX);
     if bytes > disk.bytes {

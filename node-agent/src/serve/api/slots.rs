@@ -13,10 +13,9 @@ use serde_json::json;
 
 use super::sampling::invalid;
 use super::{Caller, body};
-use crate::engine::client::EngineState;
 use crate::serve::node::Node;
 use crate::serve::stream::receive_slot;
-use crate::types::error::{Error, NotAccepted};
+use crate::types::error::Error;
 use crate::types::response::{self, Body};
 
 #[derive(Deserialize)]
@@ -34,18 +33,8 @@ pub(super) async fn act(
     if !node.saves_slots {
         return Err(Error::NoSlotFiles);
     }
-    let slot = number(node, id)?;
-    let query = request.uri().query().unwrap_or_default().split('&');
-    let name = query.filter_map(|pair| pair.strip_prefix("action=")).next().unwrap_or_default();
-    let make: fn(String) -> SlotAction = match name {
-        "save" => SlotAction::Save,
-        "restore" => SlotAction::Restore,
-        "erase" => |_| SlotAction::Erase,
-        _ => return Err(invalid("action", "action must be save, restore or erase")),
-    };
-    let is_erase = name == "erase";
-    let body = body::read(request).await?;
-    let action = make(if is_erase { String::new() } else { file_name(&body)? });
+    let slot = check(id.parse().ok(), node.engine.state().ready()?.slots)?;
+    let action = action(request).await?;
     let owner = caller.prefix_group.unwrap_or(caller.tenant);
     let begun = Instant::now();
     let done = node.engine.slot(SlotRequest { owner, slot, action: action.clone() }, caller.via)?;
@@ -65,6 +54,19 @@ pub(super) async fn act(
     })))
 }
 
+/// What a request asks for: by its query, and by its body if a file is named.
+async fn action(request: Request<Incoming>) -> Result<SlotAction, Error> {
+    let query = request.uri().query().unwrap_or_default().split('&');
+    let name = query.filter_map(|pair| pair.strip_prefix("action=")).next().unwrap_or_default();
+    let of_file: fn(String) -> SlotAction = match name {
+        "save" => SlotAction::Save,
+        "restore" => SlotAction::Restore,
+        "erase" => return body::read(request).await.map(|_| SlotAction::Erase),
+        _ => return Err(invalid("action", "action must be save, restore or erase")),
+    };
+    file_name(&body::read(request).await?).map(of_file)
+}
+
 /// What was done, for the log.
 fn what(action: &SlotAction) -> &'static str {
     match action {
@@ -72,13 +74,6 @@ fn what(action: &SlotAction) -> &'static str {
         SlotAction::Restore(_) => "slot restored",
         SlotAction::Erase => "slot erased",
     }
-}
-
-fn number(node: &Node, id: &str) -> Result<u32, Error> {
-    let EngineState::Ready(facts) = node.engine.state() else {
-        return Err(NotAccepted::Restarting.into());
-    };
-    check(id.parse().ok(), facts.slots)
 }
 
 /// Checks the number of a slot.

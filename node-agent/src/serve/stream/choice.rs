@@ -73,6 +73,8 @@ pub(crate) struct Choice {
     /// Prompt tokens served from the cache.
     pub cached_tokens: u32,
     pub completion_tokens: u32,
+    /// Tokens of its reasoning so far, if that is told apart: those whose piece of text began in it.
+    pub reasoning_tokens: u32,
     /// True if the client wants to know how much of the prompt is computed.
     pub shows_prefill: bool,
     /// How long the engine has worked on it.
@@ -90,8 +92,8 @@ pub(crate) struct Choice {
     pending_logprobs: Vec<TokenLogprob>,
     /// Ids of those tokens.
     unreported: Vec<Token>,
-    /// Pieces emitted on another node, not yet parsed.
-    replayed: VecDeque<TextChunk>,
+    /// Pieces emitted on another node, not yet parsed, and how many tokens each has.
+    replayed: VecDeque<(TextChunk, u32)>,
     done: bool,
 }
 
@@ -111,6 +113,7 @@ impl Choice {
             prompt_tokens: 0,
             cached_tokens: 0,
             completion_tokens: 0,
+            reasoning_tokens: 0,
             shows_prefill: false,
             times: ResponseTimes::default(),
             resumed_tokens: 0,
@@ -138,7 +141,7 @@ impl Choice {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<ChoiceDelta>, Error>> {
         match self.replayed.pop_front() {
-            Some(shown) => Poll::Ready(Ok(self.read(shown))),
+            Some((shown, tokens)) => Poll::Ready(Ok(self.read(shown, tokens))),
             None => match &mut self.generation {
                 Some(generation) => generation.poll_next(cx).map(|event| self.take(event)),
                 None => Poll::Pending,
@@ -177,8 +180,9 @@ impl Choice {
         match event {
             Some(Event::Text(shown)) => {
                 self.times = shown.times;
-                self.generated_tokens = self.generated_tokens.saturating_add(count(&shown.tokens));
-                Ok(self.read(shown))
+                let tokens = count(&shown.tokens);
+                self.generated_tokens = self.generated_tokens.saturating_add(tokens);
+                Ok(self.read(shown, tokens))
             }
             Some(Event::Prefilled { tokens, cached_tokens, elapsed }) => {
                 self.cached_tokens = cached_tokens;
@@ -192,10 +196,12 @@ impl Choice {
                 Ok(self.shows_prefill.then_some(delta))
             }
             Some(Event::Replayed(all)) => {
-                self.resumed_tokens = all.iter().map(|chunk| count(&chunk.tokens)).sum();
                 // The gateway that resumes the response already knows its tokens.
-                let known = |shown| TextChunk { tokens: Vec::new(), ..shown };
-                self.replayed.extend(all.into_iter().map(known));
+                self.replayed.extend(all.into_iter().map(|shown| {
+                    let tokens = count(&shown.tokens);
+                    (TextChunk { tokens: Vec::new(), ..shown }, tokens)
+                }));
+                self.resumed_tokens = self.replayed.iter().map(|(_, tokens)| tokens).sum();
                 Ok(None)
             }
             Some(Event::Finished { reason, completion_tokens, cached_tokens, tokens, times }) => {
@@ -203,6 +209,7 @@ impl Choice {
                 self.completion_tokens = completion_tokens;
                 self.cached_tokens = cached_tokens;
                 self.generated_tokens = completion_tokens.saturating_sub(self.resumed_tokens);
+                self.count_reasoning(count(&tokens));
                 self.unreported.extend(tokens);
                 Ok(Some(self.finish(reason)))
             }
@@ -236,7 +243,8 @@ impl Choice {
         Ok(None)
     }
 
-    fn read(&mut self, shown: TextChunk) -> Option<ChoiceDelta> {
+    fn read(&mut self, shown: TextChunk, tokens: u32) -> Option<ChoiceDelta> {
+        self.count_reasoning(tokens);
         self.pending_logprobs.extend(shown.logprobs);
         self.unreported.extend(shown.tokens);
         let parts = match &mut self.parser {
@@ -244,6 +252,13 @@ impl Choice {
             Some(parser) => parser.push(&shown.text),
         };
         (!parts.is_empty()).then(|| self.delta(parts, None))
+    }
+
+    /// Counts tokens whose text comes next.
+    fn count_reasoning(&mut self, tokens: u32) {
+        if self.parser.as_ref().is_some_and(|parser| parser.is_in_reasoning()) {
+            self.reasoning_tokens = self.reasoning_tokens.saturating_add(tokens);
+        }
     }
 
     fn delta(&mut self, parts: Vec<OutputPart>, finish: Option<&'static str>) -> ChoiceDelta {
@@ -290,3 +305,6 @@ impl Choice {
 fn count(tokens: &[Token]) -> u32 {
     u32::try_from(tokens.len()).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests;
