@@ -143,7 +143,7 @@ public:
         write(bytes, row, block);
         const HalfSums both = sums_of(bytes);
         scales[at_place] = scale;
-        sums[at_place] = both;
+        if (packing == Packing::None) sums[at_place] = both;
         scaled_sums[at_place] = scale * both.both();
     }
 

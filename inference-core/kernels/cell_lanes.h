@@ -34,7 +34,7 @@ public:
         begin();
         const int count = (int) cells.list.size();
         for (int from = 0; from < count; from += TILE) {
-            take_tile<PAIRS>(&cells.list[from], std::min(TILE, count - from));
+            take_tile<PAIRS>(&cells.list[from], std::min(TILE, count - from), count - from);
         }
         store();
     }
@@ -56,9 +56,9 @@ private:
     }
 
     template <int PAIRS>
-    void take_tile(const Cell * cell, int count) {
+    void take_tile(const Cell * cell, int count, int left) {
         const int padded = (count + WIDTH - 1) / WIDTH * WIDTH;
-        const bool is_masked = read(cell, count, keys, values);
+        const bool is_masked = read(cell, count, left, keys, values);
         memset(keys + count * op.dk, 0, sizeof(float) * (padded - count) * op.dk);
         for (int c = 0; c < padded; c += WIDTH) score_cells<PAIRS>(c);
         if (is_masked) hide(cell, count, [&](int pair, int c) -> float & { return scores[pair * TILE + c]; });

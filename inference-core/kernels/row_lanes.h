@@ -24,7 +24,7 @@ public:
         begin();
         const int count = (int) cells.list.size();
         for (int from = 0; from < count; from += TILE) {
-            take_tile(&cells.list[from], std::min(TILE, count - from));
+            take_tile(&cells.list[from], std::min(TILE, count - from), count - from);
         }
         store();
     }
@@ -50,9 +50,9 @@ private:
         }
     }
 
-    void take_tile(const Cell * cell, int count) {
+    void take_tile(const Cell * cell, int count, int left) {
         const int padded = (count + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
-        const bool is_masked = read(cell, count, keys, values);
+        const bool is_masked = read(cell, count, left, keys, values);
         memset(keys + count * op.dk, 0, sizeof(float) * (padded - count) * op.dk);
         multiply<false>({keys, op.dk, 1}, queries, scores, padded, op.dk, lanes);
         if (op.cap != 0.0f) {

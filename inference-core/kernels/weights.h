@@ -122,19 +122,26 @@ void with_weights(const ggml_tensor * tensor, const void * data, Use use) {
     }
 }
 
-/// Quantizes a thread's share of the rows of `input`, which are numbered across its planes.
+/// Quantizes a thread's share of the rows of `input`, which are numbered across its planes: some blocks of all
+/// rows that are packed together, because their scales lie side by side, and threads that write to one line of a
+/// cache wait for each other.
 inline void quantize_share(const ggml_compute_params * params, const ggml_tensor * input, Activations & activations) {
-    const int64_t blocks = activations.blocks, in_plane = input->ne[1];
-    const int64_t all = in_plane * input->ne[2] * blocks, ith = params->ith, nth = params->nth;
+    const int64_t blocks = activations.blocks, in_plane = input->ne[1], rows = in_plane * input->ne[2];
+    const int64_t together = activations.packing == Packing::None ? 1 : PACKED;
+    const int64_t all = (rows + together - 1) / together * blocks, ith = params->ith, nth = params->nth;
     const int64_t end = all * (ith + 1) / nth;
-    for (int64_t i = all * ith / nth; i < end;) {
-        const int64_t row = i / blocks, row_end = std::min(end, (row + 1) * blocks);
-        const char * from = (const char *) input->data + row / in_plane * input->nb[2] + row % in_plane * input->nb[1];
-        for (int64_t block = i % blocks; i < row_end; i++, block++) {
-            activations.quantize((const float *) from + block * BLOCK, (int) row, (int) block);
+    for (int64_t i = all * ith / nth, next; i < end; i = next) {
+        next = std::min(end, (i / blocks + 1) * blocks);
+        const int64_t first = i / blocks * together, begin = i % blocks, past = begin + next - i;
+        for (int64_t row = first; row < std::min(rows, first + together); row++) {
+            const char * plane = (const char *) input->data + row / in_plane * input->nb[2];
+            const float * from = (const float *) (plane + row % in_plane * input->nb[1]);
+            for (int64_t block = begin; block < past; block++) {
+                activations.quantize(from + block * BLOCK, (int) row, (int) block);
+            }
         }
     }
-    if (activations.packing != Packing::None && params->ith == 0) activations.clear_after((int) (in_plane * input->ne[2]));
+    if (activations.packing != Packing::None && params->ith == 0) activations.clear_after((int) rows);
 }
 
 #if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
