@@ -1,16 +1,20 @@
-# Compiles a copy of a file of llama.cpp in which a piece of text reads differently. A release in which
-# the piece is missing does not build.
+# Compiles a copy of a file of llama.cpp in which some pieces of text read differently: each piece is
+# followed by what it becomes. A release in which one is missing does not build.
 
-function(flotilla_change_source name piece changed_piece)
+function(flotilla_change_source name)
     get_target_property(folder llama SOURCE_DIR)
     set(original "${folder}/${name}")
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${original}")
     file(READ "${original}" text)
-    string(FIND "${text}" "${piece}" at)
-    if (at EQUAL -1)
-        message(FATAL_ERROR "${name} has no '${piece}': see ${CMAKE_CURRENT_FUNCTION_LIST_DIR}")
-    endif()
-    string(REPLACE "${piece}" "${changed_piece}" text "${text}")
+    math(EXPR last "${ARGC} - 1")
+    foreach (i RANGE 1 ${last} 2)
+        math(EXPR after "${i} + 1")
+        string(FIND "${text}" "${ARGV${i}}" at)
+        if (at EQUAL -1)
+            message(FATAL_ERROR "${name} has no '${ARGV${i}}': see ${CMAKE_CURRENT_FUNCTION_LIST_DIR}")
+        endif()
+        string(REPLACE "${ARGV${i}}" "${ARGV${after}}" text "${text}")
+    endforeach()
     set(changed "${CMAKE_BINARY_DIR}/flotilla/${name}")
     set(before "")
     if (EXISTS "${changed}")

@@ -1,4 +1,4 @@
-# Caches of keys and values take memory, and time at start, as they are filled.
+# Caches of keys and values, and the buffer of results, take memory, and time at start, as they are filled.
 #
 # llama.cpp writes zeros over a cache when it makes one: of 16,384 tokens that is most of a gigabyte
 # for some models, a second on a machine whose memory the host has to find first, and resident from
@@ -7,8 +7,9 @@
 
 function(flotilla_leave_caches_untouched)
     get_target_property(theirs llama SOURCE_DIR)
-    # One of them is a changed copy (cell-positions.cmake).
-    foreach (file ${CMAKE_BINARY_DIR}/flotilla/llama-kv-cache.cpp ${theirs}/llama-memory-recurrent.cpp)
+    # Two of them are changed copies (cell-positions.cmake, outputs.cmake).
+    set(changed ${CMAKE_BINARY_DIR}/flotilla)
+    foreach (file ${changed}/llama-kv-cache.cpp ${changed}/llama-context.cpp ${theirs}/llama-memory-recurrent.cpp)
         set_source_files_properties(${file} TARGET_DIRECTORY llama PROPERTIES
             COMPILE_DEFINITIONS ggml_backend_buffer_clear=flotilla_buffer_clear
             SKIP_UNITY_BUILD_INCLUSION ON)

@@ -28,6 +28,7 @@ mod threads;
 mod tokenizer;
 mod trial_error;
 mod weights;
+mod workers;
 
 #[cfg(test)]
 mod tokenizer_tests;

@@ -1,5 +1,6 @@
 //! A llama.cpp context on loaded weights: the KV cells and the compute buffers.
 
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llama_cpp_sys_2 as sys;
@@ -9,6 +10,7 @@ use super::kv_type::KvType;
 use super::stop::{STOPPED, run_stoppable};
 use super::threads::ThreadPool;
 use super::weights::Weights;
+use super::workers::Workers;
 use super::{LoadError, log};
 use crate::model_file::memory_plan::{KEPT_SEQUENCES, LOGITS_ROWS_MIN, SEQUENCES_MAX};
 use crate::types::model::SeqId;
@@ -22,6 +24,8 @@ pub const BATCH_ROWS: u32 = 512;
 const BATCH_ROWS_RANGE: std::ops::RangeInclusive<u32> = 128..=2048;
 /// Allowed maximum of compute threads.
 const THREADS_MAX: u32 = 512;
+/// Fewest logits that are shared out: threads take some microseconds to begin.
+const SHARED_LOGITS_MIN: usize = 1 << 16;
 /// How long idle threads poll before they sleep, in percent; ggml's default.
 pub const POLL: u32 = 50;
 
@@ -113,6 +117,8 @@ pub struct LlamaModel {
     context: *mut sys::llama_context,
     batch: Batch,
     shape: Shape,
+    /// None with a single thread. Dropped before the threads.
+    workers: Option<RefCell<Workers>>,
     /// Dropped after the context, which uses it. A model that computes holds the lock.
     threads: Arc<Mutex<ThreadPool>>,
     weights: Weights,
@@ -168,8 +174,11 @@ impl LlamaModel {
         let batch_rows = options.batch_rows.clamp(least, most);
         let sized = ContextOptions { kv_cells, batch_rows, ..options };
         let context = new_context(&weights, seq_ids, threads, sized)?;
+        let turn = pool.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the context is valid, and freed in Drop before the pool field.
-        unsafe { pool.lock().unwrap_or_else(PoisonError::into_inner).attach(context) };
+        unsafe { turn.attach(context) };
+        let workers = (threads > 1).then(|| Workers::new(&turn, threads)).transpose();
+        drop(turn);
         let shape = Shape {
             slots,
             seq_ids,
@@ -183,7 +192,8 @@ impl LlamaModel {
             vocabulary: weights.vocabulary(),
         };
         let batch = Batch::new(batch_rows);
-        let mut model = Self { context, batch, shape, threads: pool, weights };
+        let mut model = Self { context, batch, shape, workers: None, threads: pool, weights };
+        model.workers = workers?.map(RefCell::new);
         model.warm_up().map_err(|e| LoadError::WarmUp(e.0))?;
         Ok(model)
     }
@@ -308,6 +318,17 @@ impl Model for LlamaModel {
                 return &[];
             }
             std::slice::from_raw_parts(logits, self.shape.vocabulary as usize)
+        }
+    }
+
+    fn run_on_threads(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
+        let is_much = pieces > 1 && pieces * self.shape.vocabulary as usize >= SHARED_LOGITS_MIN;
+        match self.workers.as_ref().filter(|_| is_much) {
+            None => work(0),
+            Some(workers) => {
+                let _turn = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+                workers.borrow_mut().run(work);
+            }
         }
     }
 

@@ -59,6 +59,7 @@ pub(super) struct Device {
 const POLL: u32 = 50;
 
 /// A ggml context, freed on drop.
+#[derive(Debug)]
 pub(super) struct Graph(pub(crate) *mut sys::ggml_context);
 
 impl Drop for Graph {

@@ -71,7 +71,10 @@ impl ThreadPool {
 }
 
 /// Address of a function of a set of kernels: each has its own threads.
-fn address(kernels: sys::ggml_backend_reg_t, name: &CStr) -> Result<*mut c_void, LoadError> {
+pub(super) fn address(
+    kernels: sys::ggml_backend_reg_t,
+    name: &CStr,
+) -> Result<*mut c_void, LoadError> {
     // SAFETY: registrations are static.
     let address = unsafe { sys::ggml_backend_reg_get_proc_address(kernels, name.as_ptr()) };
     if address.is_null() {

@@ -229,6 +229,15 @@ impl Model for FakeModel {
         logits
     }
 
+    fn run_on_threads(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
+        std::thread::scope(|scope| {
+            if pieces > 1 {
+                scope.spawn(|| work(1));
+            }
+            work(0);
+        });
+    }
+
     fn share(&mut self, from: SeqId, to: SeqId, tokens: u32) {
         assert!(self.shape.shares_prefixes, "nothing can be shared");
         assert!(self.seqs[to as usize].is_empty(), "a new sequence must be empty");

@@ -6,6 +6,7 @@
 //! ahead, [`sampling`] handles what was computed, and [`saving`] keeps states for later prompts, in
 //! [`saved_states`] and [`files`]; [`slots`] copies them for slots that are saved.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::scheduler::draft_model::DraftModel;
@@ -39,6 +40,7 @@ mod tests;
 
 use drafting::DraftTime;
 use files::FileWaits;
+use sampling::SAMPLING_THREADS_MAX;
 use saved_states::SavedStates;
 
 /// Text generation engine: model, slots, and queue. See the module.
@@ -68,6 +70,8 @@ pub struct Engine<M> {
     rows: Vec<Row>,
     piece: Vec<u8>,
     scratch: Scratch,
+    /// Of threads that sample side by side.
+    scratches: [Mutex<Scratch>; SAMPLING_THREADS_MAX],
     removed: Vec<SeqId>,
 }
 
@@ -95,6 +99,7 @@ impl<M: Model> Engine<M> {
             rows: Vec::new(),
             piece: Vec::new(),
             scratch: Scratch::default(),
+            scratches: Default::default(),
             removed: Vec::new(),
         }
     }

@@ -45,6 +45,10 @@ impl<M: Model> Model for EndlessModel<M> {
         self.inner.logits(row)
     }
 
+    fn run_on_threads(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
+        self.inner.run_on_threads(pieces, work);
+    }
+
     fn share(&mut self, from: SeqId, to: SeqId, tokens: u32) {
         self.inner.share(from, to, tokens);
     }

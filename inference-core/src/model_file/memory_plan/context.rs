@@ -153,10 +153,14 @@ pub(crate) fn context_bytes(
 }
 
 fn output_bytes(layout: &Layout, sizes: &ContextSizes) -> u64 {
+    // Recurrent layers compute a batch in several parts, whose logits are put together here. Others
+    // leave them where they were computed.
+    let has_parts = layout.layers.iter().any(|layer| layer.state > 0);
     let (rows, width) = match sizes.embeds {
         // Of the whole text, even if it is processed in ubatches.
         true => (sizes.kv_cells, layout.width),
-        false => (sizes.logits_rows(), layout.vocabulary),
+        false if has_parts => (sizes.logits_rows(), layout.vocabulary),
+        false => (0, 0),
     };
     rows.saturating_mul(width).saturating_mul(4)
 }

@@ -1,22 +1,40 @@
 //! Sampling: the tokens that follow from the logits of a step's batch.
+//!
+//! The first token of each sequence takes a look at the whole vocabulary, and depends on no other
+//! sequence: all are sampled side by side. What follows from a token happens in order.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Engine, token_logprob};
 use crate::scheduler::drafts::Outcome;
 use crate::scheduler::engine_thread::Emit;
 use crate::scheduler::planning::SlotRows;
-use crate::scheduler::sequence::Sampled;
+use crate::scheduler::sequence::{Sampled, Sequence};
 use crate::types::model::{Model, Slot};
 use crate::types::request::{Event, Failure, FinishReason, Token};
 
 /// How a response ended.
 type End = Result<FinishReason, Failure>;
 
+/// Most threads that sample, because each needs scratch for a vocabulary.
+pub(super) const SAMPLING_THREADS_MAX: usize = 8;
+
+/// A sequence whose first token is sampled.
+struct Turn<'a> {
+    sequence: &'a mut Sequence,
+    logits: &'a [f32],
+    /// Index of its share of the batch.
+    share: usize,
+    token: Option<Result<Token, Failure>>,
+}
+
 impl<M: Model> Engine<M> {
     pub(super) fn sample_all(&mut self, shares: &[SlotRows], now: Duration, emit: Emit<'_>) {
+        let firsts = self.sample_firsts(shares);
         let mut row = 0;
-        for share in shares {
+        for (share, first) in shares.iter().zip(firsts) {
             let last = row + share.rows as usize - 1;
             row += share.all_rows() as usize;
             let Some(sequence) = &mut self.slots[share.slot as usize] else { continue };
@@ -28,7 +46,7 @@ impl<M: Model> Engine<M> {
             } else if sequence.is_full() {
                 Some(Ok(FinishReason::Length))
             } else {
-                self.sample_rows(*share, last, now, emit)
+                first.and_then(|first| self.take_rows(*share, (last, first), now, emit))
             };
             self.drop_draft(*share);
             match end {
@@ -39,19 +57,54 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    /// Samples a token from the logits of row `last`, and one more after each accepted draft token.
-    fn sample_rows(
+    /// The first token of each share whose sequence gets one.
+    fn sample_firsts(&mut self, shares: &[SlotRows]) -> Vec<Option<Result<Token, Failure>>> {
+        let mut sequences: Vec<_> = self.slots.iter_mut().map(Option::as_mut).collect();
+        let mut turns = Vec::with_capacity(shares.len());
+        let mut row = 0;
+        for (share, rows) in shares.iter().enumerate() {
+            let last = row + rows.rows as usize - 1;
+            row += rows.all_rows() as usize;
+            let Some(sequence) = sequences[rows.slot as usize].take() else { continue };
+            if sequence.undecoded().is_empty() && !sequence.cancel.is_set() && !sequence.is_full() {
+                let logits = self.model.logits(last);
+                turns.push(Mutex::new(Turn { sequence, logits, share, token: None }));
+            }
+        }
+        let (next, end_tokens) = (AtomicUsize::new(0), self.model.end_tokens());
+        self.model.run_on_threads(turns.len(), &|thread| {
+            let Some(scratch) = self.scratches.get(thread) else { return };
+            let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
+            while let Some(turn) = turns.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let mut turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+                let Turn { sequence, logits, token, .. } = &mut *turn;
+                *token = Some(sequence.sample(logits, end_tokens, &mut scratch));
+            }
+        });
+        let mut firsts: Vec<_> = shares.iter().map(|_| None).collect();
+        for turn in turns {
+            let turn = turn.into_inner().unwrap_or_else(PoisonError::into_inner);
+            firsts[turn.share] = turn.token;
+        }
+        firsts
+    }
+
+    /// Takes a token that was sampled from the logits of a row, and samples one more after each
+    /// accepted draft token.
+    fn take_rows(
         &mut self,
         share: SlotRows,
-        last: usize,
+        (last, first): (usize, Result<Token, Failure>),
         now: Duration,
         emit: Emit<'_>,
     ) -> Option<End> {
+        let mut sampled = first;
         for drafted in 0..=share.drafted as usize {
-            let (token, finished) = match self.sample(share.slot, last + drafted, now, emit)? {
-                Ok(sampled) => sampled,
+            let token = match sampled {
+                Ok(token) => token,
                 Err(failure) => return Some(Err(failure)),
             };
+            let finished = self.take(share.slot, (last + drafted, token), now, emit)?;
             let sequence = self.slots[share.slot as usize].as_mut()?;
             let Outcome { is_accepted, judged } = sequence.drafts.record(drafted, token);
             if let Some((model, judged)) = self.draft_model.as_mut().zip(judged) {
@@ -64,6 +117,8 @@ impl<M: Model> Engine<M> {
             sequence.accepted += 1;
             self.pool.append(sequence.seq, &[token]);
             sequence.record_decoded(1);
+            let logits = self.model.logits(last + drafted + 1);
+            sampled = sequence.sample(logits, self.model.end_tokens(), &mut self.scratch);
         }
         None
     }
@@ -77,21 +132,16 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    /// Chooses the next token of the sequence in a slot from the logits of a row. `None` if the
-    /// slot is empty.
-    fn sample(
+    /// Appends a token to the sequence in a slot, which was sampled from the logits of a row. `None`
+    /// if the slot is empty, or else whether the response ends with it.
+    fn take(
         &mut self,
         slot: Slot,
-        row: usize,
+        (row, token): (usize, Token),
         now: Duration,
         emit: Emit<'_>,
-    ) -> Option<Result<(Token, Option<FinishReason>), Failure>> {
+    ) -> Option<Option<FinishReason>> {
         let sequence = self.slots[slot as usize].as_mut()?;
-        let logits = self.model.logits(row);
-        let token = match sequence.sample(logits, self.model.end_tokens(), &mut self.scratch) {
-            Ok(token) => token,
-            Err(failure) => return Some(Err(failure)),
-        };
         self.stats.generated_tokens += 1;
         let logprob = sequence
             .logprobs()
@@ -104,7 +154,7 @@ impl<M: Model> Engine<M> {
         if let Some(chunk) = advance.chunk {
             emit(sequence.id, Event::Text(chunk));
         }
-        Some(Ok((token, advance.finished)))
+        Some(advance.finished)
     }
 
     fn fail_one(&mut self, slot: Slot, failure: Failure, emit: Emit<'_>) {

@@ -85,6 +85,10 @@ impl<M: Model> Model for EchoModel<M> {
         &self.logits[row]
     }
 
+    fn run_on_threads(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
+        self.inner.run_on_threads(pieces, work);
+    }
+
     fn share(&mut self, from: SeqId, to: SeqId, tokens: u32) {
         self.seqs[to as usize] = self.seqs[from as usize][..tokens as usize].to_vec();
         self.inner.share(from, to, tokens);
