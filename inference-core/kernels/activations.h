@@ -129,11 +129,14 @@ public:
         }
     }
 
-    /// Clears what is beyond `rows` packed rows: no result depends on it, but numbers close to 0 are slow.
+    /// Clears blocks of a row that is not there: no result depends on it, but numbers close to 0 are slow.
+    void clear(int row, int begin, int end) {
+        for (int b = begin; b < end; b++) scales[place(row, b)] = scaled_sums[place(row, b)] = 0.0f;
+    }
+
+    /// Clears what is beyond `rows` packed rows.
     void clear_after(int rows) {
-        for (int row = rows; row < space(rows, packing); row++) {
-            for (int b = 0; b < blocks; b++) scales[place(row, b)] = scaled_sums[place(row, b)] = 0.0f;
-        }
+        for (int row = rows; row < space(rows, packing); row++) clear(row, 0, blocks);
     }
 
     void quantize(const float * x, int row, int block) {

@@ -133,7 +133,11 @@ inline void quantize_share(const ggml_compute_params * params, const ggml_tensor
     for (int64_t i = all * ith / nth, next; i < end; i = next) {
         next = std::min(end, (i / blocks + 1) * blocks);
         const int64_t first = i / blocks * together, begin = i % blocks, past = begin + next - i;
-        for (int64_t row = first; row < std::min(rows, first + together); row++) {
+        for (int64_t row = first; row < first + together; row++) {
+            if (row >= rows) {
+                activations.clear((int) row, (int) begin, (int) past);
+                continue;
+            }
             const char * plane = (const char *) input->data + row / in_plane * input->nb[2];
             const float * from = (const float *) (plane + row % in_plane * input->nb[1]);
             for (int64_t block = begin; block < past; block++) {
@@ -141,7 +145,6 @@ inline void quantize_share(const ggml_compute_params * params, const ggml_tensor
             }
         }
     }
-    if (activations.packing != Packing::None && params->ith == 0) activations.clear_after((int) rows);
 }
 
 #if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
