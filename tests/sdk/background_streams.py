@@ -1,9 +1,11 @@
 """Streams of responses in the background, read on after every break: one line of JSON for each.
 
-Takes how many streams, and how many at a time. Stream n asks what stream n + 20 asks.
+Takes how many streams, and how many at a time. With "more" behind them, others follow until the input ends.
+Stream n asks what stream n + 20 asks.
 """
 
 import asyncio
+import itertools
 import json
 import sys
 
@@ -65,14 +67,17 @@ async def read(number: int) -> dict:
                 await asyncio.sleep(0.2)
 
 
-async def main(count: int, at_a_time: int) -> None:
-    room = asyncio.Semaphore(at_a_time)
+async def main(count: int, at_a_time: int, more: bool) -> None:
+    end = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read) if more else None
+    numbers = itertools.count()
 
-    async def one(number: int) -> None:
-        async with room:
+    async def some() -> None:
+        for number in numbers:
+            if number >= count and (end is None or end.done()):
+                break
             print(json.dumps(await read(number)), flush=True)
 
-    await asyncio.gather(*(one(number) for number in range(count)))
+    await asyncio.gather(*(some() for _ in range(at_a_time)))
 
 
-asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
+asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] == ["more"]))

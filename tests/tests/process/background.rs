@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Duration;
 
 use fleet_tests::client::Client;
@@ -49,10 +49,22 @@ pub(super) struct Script {
 }
 
 impl Script {
+    /// Reads so many streams.
     pub(super) fn start(python: &PathBuf, fleet: &Fleet, streams: usize) -> Self {
+        Self::with(python, fleet, streams, &[])
+    }
+
+    /// Reads so many streams, and more until [`Self::end`]: there are some whenever a fleet is
+    /// disturbed, however fast it is.
+    pub(super) fn start_many(python: &PathBuf, fleet: &Fleet, least: usize) -> Self {
+        Self::with(python, fleet, least, &["more"])
+    }
+
+    fn with(python: &PathBuf, fleet: &Fleet, streams: usize, more: &[&str]) -> Self {
         let mut command = Command::new(python);
         command.arg(root().join("tests/sdk/background_streams.py"));
-        command.args([streams.to_string(), CLIENTS.to_string()]).stdout(Stdio::piped());
+        command.args([streams.to_string(), CLIENTS.to_string()]).args(more);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.env("OPENAI_BASE_URL", format!("{}/v1", fleet.url));
         let mut child = command.env("OPENAI_API_KEY", &fleet.key).spawn().unwrap();
         let (sender, lines) = sync_channel(CLIENTS);
@@ -65,13 +77,32 @@ impl Script {
 
     pub(super) async fn until(&mut self, done: usize) {
         eventually_within(Duration::from_secs(600), "streams to end", async || {
-            let read = self.lines.try_iter().map(|line| serde_json::from_str(&line).unwrap());
-            self.done.extend(read);
-            let has_ended = self.child.try_wait().unwrap().is_some_and(|status| !status.success());
-            assert!(!has_ended, "the script failed: its stderr says why");
+            self.read();
             (self.done.len() >= done).then_some(())
         })
         .await;
+    }
+
+    /// Lets no more streams begin, and waits for those that have.
+    pub(super) async fn end(&mut self) {
+        drop(self.child.stdin.take());
+        eventually_within(Duration::from_secs(600), "the script to end", async || {
+            let has_ended = self.child.try_wait().unwrap().is_some();
+            (self.read() && has_ended).then_some(())
+        })
+        .await;
+    }
+
+    /// Reads what has ended. True if that was all.
+    fn read(&mut self) -> bool {
+        let has_failed = self.child.try_wait().unwrap().is_some_and(|status| !status.success());
+        assert!(!has_failed, "the script failed: its stderr says why");
+        loop {
+            match self.lines.try_recv() {
+                Ok(line) => self.done.push(serde_json::from_str(&line).unwrap()),
+                Err(error) => return error == TryRecvError::Disconnected,
+            }
+        }
     }
 }
 
@@ -123,17 +154,15 @@ async fn streams_in_the_background_miss_no_event_while_gateway_and_nodes_are_kil
     let gateway_kills = number("FLOTILLA_BACKGROUND_KILLS", GATEWAY_KILLS);
     let node_kills = number("FLOTILLA_BACKGROUND_NODE_KILLS", NODE_KILLS);
     let kills = gateway_kills * (node_kills + 1);
-    let mut script = Script::start(&python, &fleet, count);
+    let mut script = Script::start_many(&python, &fleet, count);
     for kill in 1..=kills {
-        // In the first half: nodes may have ended what clients still read, and clients that begin
-        // more streams are still needed.
         script.until(count * kill / (2 * (kills + 1))).await;
         streams_run(&fleet).await;
         fleet.kill_in_turn(kill, node_kills, &mut others).await;
     }
-    script.until(count).await;
+    script.end().await;
     let breaks = breaks_of(&script.done, &undisturbed.done);
-    println!("{count} streams, {kills} kills, {breaks} breaks");
+    println!("{} streams, {kills} kills, {breaks} breaks", script.done.len());
     assert!(breaks as usize >= gateway_kills, "{breaks}");
     // A client whose request was cut off before it had an id has asked twice: nothing is left.
     eventually_within(Duration::from_secs(120), "all responses to end", async || {

@@ -279,7 +279,7 @@ async fn two_gateways_that_are_killed_in_turn_lose_nothing_and_do_nothing_twice(
     let streams = number("FLOTILLA_SHARED_STREAMS", STREAMS) / 2;
     let kills = number("FLOTILLA_SHARED_KILLS", KILLS);
     let batch = begun(&gateways[0].client, &lines_about(&questions, lines)).await;
-    let mut scripts = [0, 1].map(|at: usize| Script::start(&python, &gateways[at], streams));
+    let mut scripts = [0, 1].map(|at: usize| Script::start_many(&python, &gateways[at], streams));
     let mut generated = 0.0;
     for kill in 1..=kills {
         scripts[kill % 2].until(streams * kill / (3 * kills)).await;
@@ -296,10 +296,11 @@ async fn two_gateways_that_are_killed_in_turn_lose_nothing_and_do_nothing_twice(
     }
     let mut breaks = 0;
     for script in &mut scripts {
-        script.until(streams).await;
+        script.end().await;
         breaks += breaks_of(&script.done, &undisturbed.done);
     }
-    println!("{lines} lines, {} streams, {kills} kills of each kind, {breaks} breaks", 2 * streams);
+    let ended: usize = scripts.iter().map(|script| script.done.len()).sum();
+    println!("{lines} lines, {ended} streams, {kills} kills of each kind, {breaks} breaks");
     assert!(breaks as usize >= kills, "{breaks}");
     let of_streams = scripts.iter().chain([&undisturbed]).map(output_tokens).sum::<usize>();
     let needed = check_output(&gateways[0], &batch, &questions, lines).await + of_streams;
