@@ -132,8 +132,8 @@ impl<M: Model> Engine<M> {
         }
     }
 
-    /// Appends a token to the sequence in a slot, which was sampled from the logits of a row. `None`
-    /// if the slot is empty, or else whether the response ends with it.
+    /// Appends a token, sampled from the logits of a row, to the sequence in a slot. `None` if the
+    /// slot is empty, or else whether the response ends with it.
     fn take(
         &mut self,
         slot: Slot,
