@@ -271,7 +271,9 @@ impl Agent {
         let mut all = vec!["serve", "--model", model.to_str().unwrap(), "--listen", "127.0.0.1:0"];
         // Several engines share two cores here; threads that wait for each other would
         // wait for the scheduler.
-        all.extend(["--threads", "1"]);
+        if !arguments.contains(&"--threads") {
+            all.extend(["--threads", "1"]);
+        }
         all.extend(arguments);
         let server = Server::start("flotilla-agent", &all);
         let client = Client::new(server.address(), None);

@@ -81,3 +81,39 @@ async fn a_response_does_not_depend_on_the_requests_beside_it_whatever_the_model
         ask_again(&agent, 5, 2, &format!("{shape}, {quant}, ")).await;
     }
 }
+
+/// A vocabulary that is large enough for threads to sample side by side.
+#[cfg(target_arch = "x86_64")]
+#[tokio::test]
+async fn responses_that_threads_sample_side_by_side_are_those_that_each_gets_alone() {
+    let folder = Folder::new();
+    let path = folder.path().join("model.gguf");
+    let synth = ["synth", "--shape", "draft-0.1b", "--quant", "q8_0", path.to_str().unwrap()];
+    assert_eq!(run("flotilla-agent", &synth).code, Some(0));
+    let more = ["--threads", "2", "--slots", "4", "--context-tokens", "512", "--model-name", "m"];
+    let agent = Agent::start_with_model(&path, &more).await;
+    let of_kind = [
+        json!({"temperature": 0, "ignore_eos": true}),
+        json!({"seed": 3, "ignore_eos": true}),
+        json!({"seed": 4, "temperature": 1.5, "top_k": 0, "frequency_penalty": 1}),
+        json!({"seed": 5, "temperature": 1, "response_format": {"type": "json_object"}}),
+    ];
+    let ask = |number: usize| {
+        let mut request = json!({"model": "m", "max_tokens": 12,
+            "messages": [{"role": "user", "content": format!("{number} to be or not to be")}]});
+        let fields = of_kind[number % 4].as_object().unwrap().clone();
+        request.as_object_mut().unwrap().extend(fields);
+        let agent = &agent;
+        async move {
+            let answer = agent.client.chat(&request).await;
+            assert_eq!(answer.status, 200, "{:?}", answer.body);
+            answer.json()["choices"].take()
+        }
+    };
+    let mut alone = Vec::new();
+    for number in 0..8 {
+        alone.push(ask(number).await);
+    }
+    let together = futures_util::future::join_all((0..8).map(ask)).await;
+    assert_eq!(together, alone);
+}
