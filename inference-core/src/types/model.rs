@@ -91,8 +91,8 @@ pub trait Model {
     fn decode(&mut self, rows: &[Row], stop: Stop<'_>) -> Result<Decoded, DecodeError>;
     /// The logits of row `row` of the last batch, one per token of the vocabulary.
     fn logits(&self, row: usize) -> &[f32];
-    /// Runs `work` on each compute thread with the thread's number, or on this thread alone if that
-    /// is faster for so many pieces, each about all logits of a row.
+    /// Calls `work` on each compute thread, with the thread's number. Calls it only on the current
+    /// thread, with 0, if `pieces` rows of logits are too little work to share.
     fn run_on_threads(&self, pieces: usize, work: &(dyn Fn(usize) + Sync));
     /// Makes `to`, which is empty, start with the first `tokens` tokens of `from`, in the same KV
     /// cells: nothing is computed or copied.

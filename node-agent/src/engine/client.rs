@@ -49,7 +49,7 @@ pub(crate) enum EngineState {
 }
 
 impl EngineState {
-    /// What is known of an engine that accepts requests, or why it does not.
+    /// The facts of an engine that accepts requests, or why it refuses them.
     pub(crate) fn ready(&self) -> Result<&EngineFacts, NotAccepted> {
         match self {
             Self::Ready(facts) => Ok(facts),

@@ -54,8 +54,8 @@ impl Script {
         Self::with(python, fleet, streams, &[])
     }
 
-    /// Reads so many streams, and more until [`Self::end`]: there are some whenever a fleet is
-    /// disturbed, however fast it is.
+    /// Reads so many streams, and starts more until [`Self::end`], so that streams are running at
+    /// every kill, however fast the fleet is.
     pub(super) fn start_many(python: &PathBuf, fleet: &Fleet, least: usize) -> Self {
         Self::with(python, fleet, least, &["more"])
     }

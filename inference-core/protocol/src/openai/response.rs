@@ -30,8 +30,8 @@ pub struct PromptTokensDetails {
 /// Part of [`Usage`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CompletionTokensDetails {
-    /// Generated tokens of reasoning that is told apart from the answer, including the one that
-    /// ends it.
+    /// Reasoning tokens, including the one that closes the reasoning. 0 if the reasoning is part
+    /// of the text.
     pub reasoning_tokens: u32,
 }
 

@@ -73,7 +73,7 @@ pub(crate) struct Choice {
     /// Prompt tokens served from the cache.
     pub cached_tokens: u32,
     pub completion_tokens: u32,
-    /// Tokens of its reasoning so far, if that is told apart: whose piece of text began in it.
+    /// Reasoning tokens so far: those whose text starts inside the reasoning.
     pub reasoning_tokens: u32,
     /// True if the client wants to know how much of the prompt is computed.
     pub shows_prefill: bool,
