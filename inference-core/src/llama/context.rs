@@ -14,7 +14,7 @@ use super::workers::Workers;
 use super::{LoadError, log};
 use crate::model_file::memory_plan::{KEPT_SEQUENCES, LOGITS_ROWS_MIN, SEQUENCES_MAX};
 use crate::types::model::SeqId;
-use crate::types::model::{DecodeError, Decoded, Model, Row, Shape, Stop};
+use crate::types::model::{DecodeError, Decoded, Model, Row, Shape, Stop, Undo};
 use crate::types::request::Token;
 use crate::types::unknown_name::UnknownName;
 
@@ -173,7 +173,9 @@ impl LlamaModel {
         let (least, most) = BATCH_ROWS_RANGE.into_inner();
         let batch_rows = options.batch_rows.clamp(least, most);
         let sized = ContextOptions { kv_cells, batch_rows, ..options };
-        let context = new_context(&weights, seq_ids, threads, sized)?;
+        // One more sequence id is for the checkpoint.
+        let has_spare = weights.is_recurrent() && seq_ids < SEQUENCES_MAX;
+        let context = new_context(&weights, seq_ids + u32::from(has_spare), threads, sized)?;
         let turn = pool.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the context is valid, and freed in Drop before the pool field.
         unsafe { turn.attach(context) };
@@ -185,7 +187,7 @@ impl LlamaModel {
             logits_rows: logits_rows(seq_ids),
             kv_cells,
             shares_prefixes,
-            can_truncate: false,
+            undo: if has_spare { Undo::WholeBatch } else { Undo::Nothing },
             saved_bytes_max: usize::try_from(saved).unwrap_or(usize::MAX),
             context_tokens: options.context_tokens,
             batch_rows,
@@ -225,6 +227,16 @@ impl LlamaModel {
         }
     }
 
+    /// Makes a sequence id hold what another one does, until either of them changes: the next batch
+    /// of a sequence whose state another one shares writes to a new place.
+    fn copy(&mut self, from: SeqId, to: SeqId) {
+        let (from, to) = (from as i32, to as i32);
+        // SAFETY: the context is valid and both sequence ids are below its n_seq_max.
+        unsafe {
+            sys::llama_memory_seq_cp(sys::llama_get_memory(self.context), from, to, -1, -1);
+        }
+    }
+
     fn warm_up(&mut self) -> Result<(), DecodeError> {
         let row = |seq, position, logits| Row { seq, position, token: 0, logits };
         let prompt = (self.shape.context_tokens - 1).min(16);
@@ -233,8 +245,15 @@ impl LlamaModel {
         self.decode(&rows, never)?;
         // A recurrent state cannot lose a token. A sliding window can: a batch only takes the cells
         // of tokens that no row of it sees, and no row after the first one of it does.
-        self.shape.can_truncate = self.remove_from(0, prompt - 1);
-        let prompt = if self.shape.can_truncate { prompt - 1 } else { prompt };
+        let can_truncate = self.remove_from(0, prompt - 1);
+        if can_truncate {
+            self.shape.undo = Undo::LastTokens;
+        } else if self.shape.undo == Undo::WholeBatch {
+            self.checkpoint(0);
+            self.decode(&[row(0, prompt, true)], never)?;
+            self.roll_back(0);
+        }
+        let prompt = if can_truncate { prompt - 1 } else { prompt };
         let side_by_side: Vec<Row> = (1..self.shape.slots)
             .map(|seq| row(seq, 0, true))
             .chain([row(0, prompt, true)])
@@ -342,6 +361,20 @@ impl Model for LlamaModel {
 
     fn truncate(&mut self, seq: SeqId, tokens: u32) {
         self.remove_from(seq, tokens);
+    }
+
+    fn checkpoint(&mut self, seq: SeqId) {
+        self.copy(seq, self.shape.seq_ids);
+    }
+
+    fn roll_back(&mut self, seq: SeqId) {
+        self.clear(seq);
+        self.copy(self.shape.seq_ids, seq);
+        self.drop_checkpoint();
+    }
+
+    fn drop_checkpoint(&mut self) {
+        self.clear(self.shape.seq_ids);
     }
 
     fn clear(&mut self, seq: SeqId) {

@@ -3,7 +3,6 @@
 use super::weights::Weights;
 use super::{ContextOptions, KvType, LlamaModel, LoadError};
 use crate::model_file::memory_plan::draft;
-use crate::types::model::Model;
 
 /// As many tokens of a family's models may differ in number: large ones have padded tables.
 const VOCABULARY_PADDING: u32 = 128;
@@ -14,7 +13,7 @@ const RENAMED_SHARE: u32 = 100;
 /// `large`.
 ///
 /// # Errors
-/// The models have different tokens, or the draft model cannot take back what it has drafted.
+/// The models have different tokens, or there is too little memory.
 pub fn draft_model(
     large: &LlamaModel,
     weights: Weights,
@@ -37,8 +36,7 @@ pub fn draft_model(
         ..options
     };
     let model = LlamaModel::beside(large, weights, options);
-    let model = model.map_err(|error| LoadError::Draft(Box::new(error)))?;
-    if model.shape().can_truncate { Ok(model) } else { Err(LoadError::DraftState) }
+    model.map_err(|error| LoadError::Draft(Box::new(error)))
 }
 
 /// Checks that tokens mean the same in both models. Nothing but the speed depends on it.

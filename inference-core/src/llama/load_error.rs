@@ -31,12 +31,10 @@ pub enum LoadError {
     Draft(Box<LoadError>),
     /// The draft model has other tokens: this one, or another number of them.
     DraftVocabulary(String),
-    /// Sequences of the draft model cannot lose tokens.
-    DraftState,
     /// A model that does not generate text has a draft model.
     DraftWithoutText,
-    /// Sequences of a model with a draft model cannot lose tokens.
-    DraftWithoutTruncation,
+    /// There is no sequence id left for the state before a draft.
+    DraftWithoutState,
 }
 
 impl std::fmt::Display for LoadError {
@@ -75,18 +73,13 @@ impl std::fmt::Display for LoadError {
                 "--draft-model: it has another vocabulary ({why}): use a small model of the same \
                  family"
             ),
-            Self::DraftState => write!(
-                f,
-                "--draft-model: it has a recurrent state, which cannot take back a draft: use \
-                 another one"
-            ),
             Self::DraftWithoutText => {
                 write!(f, "--draft-model: the model does not generate text; leave it out")
             }
-            Self::DraftWithoutTruncation => write!(
+            Self::DraftWithoutState => write!(
                 f,
-                "--draft-model: the model has a recurrent state, which cannot take back a draft; \
-                 leave it out"
+                "--draft-model: the model has a recurrent state, and with so many slots no room to \
+                 keep it while drafts are computed: set fewer --slots, or leave the draft model out"
             ),
         }
     }

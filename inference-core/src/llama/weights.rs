@@ -256,11 +256,17 @@ impl Weights {
     /// True if sequences can share the KV cells of a common prefix. False for sliding windows,
     /// which drop old cells, and for recurrent models, which keep a single state instead.
     pub fn can_share_prefixes(&self) -> bool {
-        // SAFETY: the model is valid; all three only read it.
+        // SAFETY: the model is valid; this only reads it.
+        let has_windows = unsafe { sys::llama_model_n_swa(self.as_ptr()) } != 0;
+        !has_windows && !self.is_recurrent()
+    }
+
+    /// True if any layer has a recurrent state.
+    pub(super) fn is_recurrent(&self) -> bool {
+        // SAFETY: the model is valid; both only read it.
         unsafe {
-            sys::llama_model_n_swa(self.as_ptr()) == 0
-                && !sys::llama_model_is_recurrent(self.as_ptr())
-                && !sys::llama_model_is_hybrid(self.as_ptr())
+            sys::llama_model_is_recurrent(self.as_ptr())
+                || sys::llama_model_is_hybrid(self.as_ptr())
         }
     }
 

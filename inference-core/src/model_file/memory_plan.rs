@@ -302,7 +302,9 @@ impl<'a> Case<'a> {
     fn sizes(&self, slots: u64, context: u64) -> Result<ContextSizes, PlanError> {
         let embeds = self.is_embedding_model();
         let shares = self.requested.prefix_cache && self.layout.can_share_prefixes();
-        let kept = if shares { u64::from(KEPT_SEQUENCES) } else { 0 };
+        // Of a recurrent state, a checkpoint may be kept.
+        let checkpoints = u64::from(self.layout.state() > 0);
+        let kept = if shares { u64::from(KEPT_SEQUENCES) } else { checkpoints };
         let text = context.max(u64::from(EMBED_BATCH_ROWS));
         let batch_rows = match self.embedding_batching() {
             Some(EmbeddingBatching::WholeText) => text,

@@ -4,12 +4,13 @@
 //!
 //! It has a context of its own, with a lane for each sequence that it drafts for. A lane holds the
 //! tokens that were computed there: those of the sequence, and drafts. Before a draft it loses what
-//! the sequence does not begin with, and computes what is missing.
+//! the sequence does not begin with, and computes what is missing. If the model has a recurrent
+//! state, there is one lane, which returns to a checkpoint of its text after each draft.
 
 use crate::scheduler::confidence::{Class, Confidence, Rate, likeliest};
 use crate::scheduler::drafts::{Judged, Modeled};
 use crate::scheduler::speculation::{LeastChance, ROWS_MAX};
-use crate::types::model::{Decoded, Model, Row, SeqId, Shape};
+use crate::types::model::{Decoded, Model, Row, SeqId, Shape, Undo};
 use crate::types::request::{Tenant, Token};
 
 /// Rows of a batch that computes text before a draft: it delays the next token of all sequences.
@@ -70,7 +71,8 @@ impl<M: Model> DraftModel<M> {
     pub(crate) fn new(model: M, vocabulary: u32) -> Self {
         let mut shape = model.shape();
         shape.vocabulary = shape.vocabulary.min(vocabulary);
-        let lanes = (0..shape.slots).map(|_| Lane::default()).collect();
+        let count = if shape.undo == Undo::WholeBatch { 1 } else { shape.slots };
+        let lanes = (0..count).map(|_| Lane::default()).collect();
         let confidence = Confidence::new(ACCEPTANCE_FIRST);
         let (acceptance, kept) = (ACCEPTANCE_FIRST, 1.0);
         let [acceptance, kept] = [acceptance, kept].map(|rate| Rate::new(rate, TOKENS_ASSUMED));
@@ -140,7 +142,7 @@ impl<M: Model> DraftModel<M> {
     /// How many tokens of a text it must compute before it can draft; `None` if there is no room
     /// for it, or a token that it does not know. It drafts with few of them missing.
     pub(crate) fn behind(&self, lane: usize, text: &[Token]) -> Option<u32> {
-        let known = common(&self.lanes[lane].tokens, text);
+        let known = self.known(lane, text);
         let used = self.lanes.iter().enumerate().filter(|(i, other)| *i != lane && other.is_used);
         let others: usize = used.map(|(_, lane)| lane.tokens.len()).sum();
         let has_room = text.len() < self.room()
@@ -151,12 +153,22 @@ impl<M: Model> DraftModel<M> {
         (has_room && is_known).then_some(behind)
     }
 
+    /// How many tokens of a text its lane can begin with.
+    fn known(&self, lane: usize, text: &[Token]) -> usize {
+        let held = &self.lanes[lane].tokens;
+        let known = common(held, text);
+        let can_lose = self.shape.undo == Undo::LastTokens;
+        if can_lose || known == held.len() && known < text.len() { known } else { 0 }
+    }
+
     /// Computes some of the missing tokens. Returns how many; 0 if that fails.
     pub(crate) fn catch_up(&mut self, lane: usize, text: &[Token]) -> u32 {
-        let known = common(&self.lanes[lane].tokens, text);
+        let known = self.known(lane, text);
         self.truncate(lane, known);
         let most = CATCH_UP_ROWS.min(self.shape.batch_rows) as usize;
-        let missing = &text[known..text.len().min(known + most)];
+        // A draft begins with a token whose logits are computed, and a state cannot lose one.
+        let end = text.len() - usize::from(self.shape.undo == Undo::WholeBatch);
+        let missing = &text[known..end.min(known + most)];
         if !self.make_room(missing.len()) {
             return 0;
         }
@@ -175,7 +187,7 @@ impl<M: Model> DraftModel<M> {
         for wanted in all {
             let Wanted { lane, text, .. } = *wanted;
             // The last token is computed again if there is no other one: its logits are gone.
-            let known = common(&self.lanes[lane].tokens, text).min(text.len() - 1);
+            let known = self.known(lane, text).min(text.len() - 1);
             self.truncate(lane, known);
             self.push_rows(lane, &text[known..], true);
         }
@@ -186,6 +198,7 @@ impl<M: Model> DraftModel<M> {
         {
             return (drafts, steps);
         }
+        let mut checkpoint = None;
         while !self.rows.is_empty() && self.decode() {
             steps += 1;
             let last_rows = (0..self.rows.len()).filter(|row| self.rows[*row].logits);
@@ -208,8 +221,31 @@ impl<M: Model> DraftModel<M> {
                     self.push_rows(lane, &[token], true);
                 }
             }
+            if steps == 1 {
+                checkpoint = self.checkpoint();
+            }
+        }
+        if let Some((lane, tokens)) = checkpoint {
+            self.return_to(lane, tokens);
         }
         (drafts, steps)
+    }
+
+    /// Keeps the state of the text that the next row follows, if a draft cannot be undone
+    /// otherwise. Returns its lane, and the length of the text.
+    fn checkpoint(&mut self) -> Option<(usize, usize)> {
+        let next = self.rows.first().filter(|_| self.shape.undo == Undo::WholeBatch)?;
+        self.model.checkpoint(next.seq);
+        Some((next.seq as usize, next.position as usize))
+    }
+
+    /// Returns a lane to its checkpoint, unless a batch failed since.
+    fn return_to(&mut self, lane: usize, tokens: usize) {
+        match self.lanes[lane].tokens.len() > tokens {
+            true => self.model.roll_back(lane as SeqId),
+            false => self.model.drop_checkpoint(),
+        }
+        self.lanes[lane].tokens.truncate(tokens);
     }
 
     /// Tokens that fit into a lane.
@@ -282,152 +318,4 @@ fn common(a: &[Token], b: &[Token]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::scheduler::fake::FakeModel;
-
-    fn owner(sequence: u64, tenant: u64) -> Owner {
-        Owner { sequence, tenant: Tenant(tenant) }
-    }
-
-    fn draft_model(slots: u32, context: u32, cells: u32) -> DraftModel<FakeModel> {
-        DraftModel::new(FakeModel::with_cells(slots, context, 16, cells), 257)
-    }
-
-    /// Tokens need not be sure.
-    const ANY: LeastChance = LeastChance { to_keep: 0.0, to_go_on: 0.0 };
-
-    /// What it drafts for the text of a sequence, after it has computed all that is missing, and
-    /// how many tokens these were.
-    fn draft(
-        model: &mut DraftModel<FakeModel>,
-        owner: Owner,
-        text: &[Token],
-        count: u32,
-    ) -> (Vec<Token>, u32) {
-        let lane = model.assign(&[(owner, text)])[0];
-        let mut computed = 0;
-        while model.behind(lane, text).expect("there is room") > 0 {
-            let more = model.catch_up(lane, text);
-            assert!(more > 0 && more <= CATCH_UP_ROWS);
-            computed += more;
-        }
-        (model.draft(&[Wanted { lane, text, count }], ANY).0.remove(0).tokens, computed)
-    }
-
-    /// The fake model repeats its prompt, which ends with a zero.
-    const TEXT: [Token; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0];
-
-    #[test]
-    fn a_draft_is_what_the_model_would_say_and_what_is_rejected_is_taken_back() {
-        let mut model = draft_model(2, 64, 128);
-        let mut text = TEXT.to_vec();
-        assert_eq!(draft(&mut model, owner(1, 0), &text, 3), (vec![1, 2, 3], 16));
-        // All three were right, and a fourth followed.
-        text.extend([1, 2, 3, 4]);
-        assert_eq!(draft(&mut model, owner(1, 0), &text, 2), (vec![5, 6], 0));
-        // The second one was wrong.
-        text.extend([5, 99]);
-        assert_eq!(draft(&mut model, owner(1, 0), &text, 2).0, [7, 8], "by its place alone");
-        assert_eq!(model.lanes[1].tokens[..], [&text[..], &[7]].concat()[..]);
-        assert_eq!(model.model.cells(), text.len() as u32 + 1);
-    }
-
-    #[test]
-    fn several_texts_get_drafts_of_their_own_lengths_side_by_side() {
-        let mut model = draft_model(2, 64, 128);
-        let texts = [&[1, 2, 0][..], &[7, 8, 9, 0, 7]];
-        let lanes = model.assign(&[(owner(1, 0), texts[0]), (owner(2, 1), texts[1])]);
-        let wanted = |i: usize, count| Wanted { lane: lanes[i], text: texts[i], count };
-        let (drafts, steps) = model.draft(&[wanted(0, 1), wanted(1, 3)], ANY);
-        assert_eq!(drafts[0].tokens, [1]);
-        assert_eq!(drafts[1].tokens, [8, 9, 256]);
-        assert_eq!(
-            (steps, model.model.batches.len()),
-            (3, 3),
-            "as many steps as the longest has tokens"
-        );
-    }
-
-    #[test]
-    fn a_draft_ends_where_it_has_not_been_right_often_enough() {
-        let mut model = draft_model(1, 64, 64);
-        let lane = model.assign(&[(owner(1, 0), &TEXT)])[0];
-        let draft = |model: &mut DraftModel<FakeModel>, to_keep, to_go_on| {
-            let least = LeastChance { to_keep, to_go_on };
-            let (mut drafts, steps) = model.draft(&[Wanted { lane, text: &TEXT, count: 9 }], least);
-            (drafts.remove(0), steps)
-        };
-        // Each token is right with a chance of 0.7 as far as it knows: 0.7, 0.49, 0.34.
-        let (first, steps) = draft(&mut model, 0.4, 0.0);
-        assert_eq!((&first.tokens[..], first.dropped, steps), (&[1, 2][..], Some(3), 3));
-        assert_eq!(first.classes.len(), 3);
-        let (first, steps) = draft(&mut model, 0.1, 0.4);
-        assert_eq!((&first.tokens[..], first.dropped, steps), (&[1, 2][..], None, 2));
-        let class = first.classes[0];
-        let judged = |is_right, is_kept| Judged { class, is_right, is_kept };
-        (0..100).for_each(|_| model.record(judged(false, true)));
-        let (none, _) = draft(&mut model, 0.1, 0.1);
-        assert_eq!((&none.tokens[..], none.dropped), (&[][..], Some(1)));
-        assert!(model.acceptance() < 0.5 && model.kept() == 1.0);
-        // What is dropped is judged as well, so that it comes back when it is right.
-        (0..100).for_each(|_| model.record(judged(true, false)));
-        assert!(model.kept() < 0.5);
-        assert_eq!(draft(&mut model, 0.1, 0.1).0.dropped, None);
-    }
-
-    #[test]
-    fn a_lane_stays_with_its_sequence_and_then_serves_a_text_of_its_tenant_that_begins_alike() {
-        let mut model = draft_model(2, 64, 128);
-        let first = [&TEXT[..], &[1, 2]].concat();
-        let other = [&[77][..], &TEXT].concat();
-        draft(&mut model, owner(1, 5), &first, 1);
-        let lanes = model.assign(&[(owner(2, 5), &other), (owner(1, 5), &first)]);
-        assert_eq!(lanes.len(), 2);
-        assert_ne!(lanes[0], lanes[1]);
-        assert_eq!(model.behind(lanes[1], &first), Some(0));
-        let (_, computed) = draft(&mut model, owner(3, 5), &[&first[..], &TEXT].concat(), 1);
-        assert_eq!(computed, 16, "all but the common beginning");
-        let (_, computed) = draft(&mut model, owner(4, 6), &first, 1);
-        assert_eq!(computed, 16, "nothing that another tenant has computed is used");
-    }
-
-    #[test]
-    fn there_is_no_draft_without_room_or_for_unknown_tokens() {
-        let mut model = draft_model(2, 64, 64);
-        let long = [&[9; 40][..], &[0]].concat();
-        let lanes = model.assign(&[(owner(1, 0), &long), (owner(2, 0), &TEXT)]);
-        while model.catch_up(lanes[0], &long) > 0 && model.behind(lanes[0], &long) != Some(0) {}
-        assert_eq!(model.behind(lanes[1], &TEXT), None, "the other one has the cells");
-        assert_eq!(model.assign(&[(owner(2, 0), &TEXT)]).len(), 1);
-        assert_eq!(draft(&mut model, owner(2, 0), &TEXT, 1).0, [1], "now it is gone");
-        let lane = model.assign(&[(owner(3, 0), &TEXT)])[0];
-        assert_eq!(model.behind(lane, &[257, 1]), None);
-        assert_eq!(model.behind(lane, &[1; 64]), None, "its context is full");
-        // A draft ends where the context does.
-        let full = [&[9; 62][..], &[0]].concat();
-        let mut model = draft_model(1, 64, 128);
-        assert_eq!(draft(&mut model, owner(1, 0), &full, 5).0.len(), 2);
-    }
-
-    #[test]
-    fn tokens_that_the_large_model_does_not_have_are_never_drafted() {
-        let model = FakeModel::with_cells(1, 64, 16, 64);
-        let mut model = DraftModel::new(model, 5);
-        let drafted = draft(&mut model, owner(1, 0), &[4, 0, 4], 1).0;
-        assert!(drafted[0] < 5, "the model would say 256");
-    }
-
-    #[test]
-    fn a_batch_that_fails_costs_the_draft_and_nothing_else() {
-        let mut model = draft_model(1, 64, 64);
-        draft(&mut model, owner(1, 0), &TEXT, 1);
-        model.model.fail_next = true;
-        let (drafts, steps) = model.draft(&[Wanted { lane: 0, text: &TEXT, count: 2 }], ANY);
-        assert_eq!((&drafts[0], steps), (&Modeled::default(), 0));
-        assert_eq!((model.model.cells(), model.behind(0, &TEXT)), (0, Some(16)));
-        model.model.fail_next = true;
-        assert_eq!(model.catch_up(0, &TEXT), 0);
-        assert_eq!(draft(&mut model, owner(1, 0), &TEXT, 2), (vec![1, 2], 16));
-    }
-}
+mod tests;

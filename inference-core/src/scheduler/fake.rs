@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::types::model::SeqId;
 use crate::types::model::{
-    DecodeError, Decoded, Infill, Model, Row, Shape, Stop, TextRules, Tokenizer,
+    DecodeError, Decoded, Infill, Model, Row, Shape, Stop, TextRules, Tokenizer, Undo,
 };
 use crate::types::request::{Failure, Token};
 
@@ -83,9 +83,11 @@ pub struct FakeModel {
     /// The KV cells of each sequence id, with their tokens.
     seqs: Vec<Vec<(u64, Token)>>,
     next_cell: u64,
+    /// What a sequence held when its checkpoint was made.
+    checkpoint: Option<Vec<(u64, Token)>>,
     logits: Vec<Vec<f32>>,
-    /// Makes the next batch fail.
-    pub(crate) fail_next: bool,
+    /// Batches until one fails.
+    fails_in: Option<u32>,
     /// Every as many tokens it says something else; 0 is never.
     mistakes: u32,
     /// Makes the next saved state unusable.
@@ -105,15 +107,14 @@ impl FakeModel {
     pub fn with_cells(slots: u32, context_tokens: u32, batch_rows: u32, cells: u32) -> Self {
         let vocabulary = FakeTokenizer::END + 1;
         let seqs = 2 * slots;
-        let (shares_prefixes, can_truncate) = (true, true);
         Self {
             shape: Shape {
                 slots,
                 seq_ids: seqs,
                 logits_rows: seqs,
                 kv_cells: cells,
-                shares_prefixes,
-                can_truncate,
+                shares_prefixes: true,
+                undo: Undo::LastTokens,
                 saved_bytes_max: 0,
                 context_tokens,
                 batch_rows,
@@ -121,8 +122,9 @@ impl FakeModel {
             },
             seqs: vec![Vec::new(); seqs as usize],
             next_cell: 0,
+            checkpoint: None,
             logits: Vec::new(),
-            fail_next: false,
+            fails_in: None,
             mistakes: 0,
             fail_next_restore: false,
             batches: Vec::new(),
@@ -149,14 +151,22 @@ impl FakeModel {
     pub(crate) fn without_sharing(self) -> Self {
         let mut alone = self.with_kept(0);
         alone.shape.shares_prefixes = false;
-        alone.shape.can_truncate = false;
+        alone.shape.undo = Undo::Nothing;
+        alone.shape.logits_rows = crate::model_file::memory_plan::LOGITS_ROWS_MIN;
         alone
     }
 
     /// Allows sequences to lose their last tokens, as in models with sliding windows.
     #[cfg(test)]
     pub(crate) fn truncating(mut self) -> Self {
-        self.shape.can_truncate = true;
+        self.shape.undo = Undo::LastTokens;
+        self
+    }
+
+    /// Allows sequences to return to a checkpoint, as in models with a recurrent state.
+    #[cfg(test)]
+    pub(crate) fn returning(mut self) -> Self {
+        self.shape.undo = Undo::WholeBatch;
         self
     }
 
@@ -167,9 +177,23 @@ impl FakeModel {
         self
     }
 
+    /// Makes a batch fail after `batches` others.
+    #[cfg(test)]
+    pub(crate) fn fail_after(&mut self, batches: u32) {
+        self.fails_in = Some(batches);
+    }
+
+    /// True if this batch is to fail.
+    fn fails(&mut self) -> bool {
+        let left = self.fails_in.take();
+        self.fails_in = left.and_then(|batches| batches.checked_sub(1));
+        left == Some(0)
+    }
+
     /// KV cells in use by any sequence id.
     pub fn cells(&self) -> u32 {
-        let all: BTreeSet<u64> = self.seqs.iter().flatten().map(|(cell, _)| *cell).collect();
+        let held = self.seqs.iter().chain(&self.checkpoint).flatten();
+        let all: BTreeSet<u64> = held.map(|(cell, _)| *cell).collect();
         all.len() as u32
     }
 
@@ -195,12 +219,12 @@ impl Model for FakeModel {
         assert!(!rows.is_empty() && rows.len() <= self.shape.batch_rows as usize);
         if stop() {
             // A recurrent state cannot be rolled back.
-            let lost = rows.iter().filter(|_| !self.shape.can_truncate);
+            let lost = rows.iter().filter(|_| self.shape.undo != Undo::LastTokens);
             lost.for_each(|row| self.seqs[row.seq as usize].clear());
             return Ok(Decoded::Stopped);
         }
         self.batches.push(rows.to_vec());
-        if std::mem::take(&mut self.fail_next) {
+        if self.fails() {
             return Err(DecodeError("told to fail".into()));
         }
         self.logits = vec![Vec::new(); rows.len()];
@@ -245,9 +269,24 @@ impl Model for FakeModel {
     }
 
     fn truncate(&mut self, seq: SeqId, tokens: u32) {
-        assert!(self.shape.can_truncate, "a state cannot be taken back");
+        assert_eq!(self.shape.undo, Undo::LastTokens, "a state cannot be taken back");
         assert!(self.seqs[seq as usize].len() >= tokens as usize);
         self.seqs[seq as usize].truncate(tokens as usize);
+    }
+
+    fn checkpoint(&mut self, seq: SeqId) {
+        assert_eq!(self.shape.undo, Undo::WholeBatch, "it does not need checkpoints");
+        let before = self.checkpoint.replace(self.seqs[seq as usize].clone());
+        assert_eq!(before, None, "there is one checkpoint at a time");
+    }
+
+    fn roll_back(&mut self, seq: SeqId) {
+        assert!(self.checkpoint.is_some(), "there is no checkpoint");
+        self.seqs[seq as usize] = self.checkpoint.take().unwrap_or_default();
+    }
+
+    fn drop_checkpoint(&mut self) {
+        assert!(self.checkpoint.take().is_some(), "there is no checkpoint");
     }
 
     fn clear(&mut self, seq: SeqId) {

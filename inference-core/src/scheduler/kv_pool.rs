@@ -200,6 +200,15 @@ impl KvPool {
         }
     }
 
+    /// Removes the last cells of a live sequence, which it shares with no other.
+    pub(crate) fn shorten(&mut self, seq: SeqId, cells: u32) {
+        let leaf = self.leaf(seq).and_then(|leaf| self.runs[leaf].as_mut());
+        if let Some(run) = leaf {
+            debug_assert!(run.seqs == 1 && run.children.is_empty());
+            run.tokens.truncate(run.tokens.len().saturating_sub(cells as usize));
+        }
+    }
+
     /// Closes a live sequence and keeps it in the cache, unless another sequence holds all of its
     /// tokens. Sequence ids that the caller must remove from the context, this one or those it
     /// makes redundant, are added to `removed`.

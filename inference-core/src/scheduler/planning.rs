@@ -13,7 +13,7 @@ const AGEING_ROWS: u32 = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PlannedSequence {
     pub(crate) slot: Slot,
-    /// Tokens known but not yet decoded: 1 while decoding, more while prefilling.
+    /// Tokens known but not yet decoded. While decoding, that is one, and what was rolled back.
     pub(crate) rows: u32,
     /// True if its response has started.
     pub(crate) decoding: bool,
@@ -61,9 +61,15 @@ pub(crate) fn plan(sequences: &[PlannedSequence], limits: StepLimits) -> Vec<Slo
     let rows_max = limits.batch_rows.min(limits.kv_cells);
     let decoding = sequences.iter().filter(|s| s.decoding);
     let share = |slot, rows| SlotRows { slot, rows, drafted: 0 };
-    let mut shares: Vec<SlotRows> =
-        decoding.map(|s| share(s.slot, 1)).take(rows_max as usize).collect();
-    let mut left = (rows_max - shares.len() as u32).min(limits.prefill_rows);
+    let mut left = rows_max;
+    let mut shares = Vec::with_capacity(sequences.len());
+    for sequence in decoding.filter(|s| s.rows > 0) {
+        if let Some(rest) = left.checked_sub(sequence.rows) {
+            shares.push(share(sequence.slot, sequence.rows));
+            left = rest;
+        }
+    }
+    left = left.min(limits.prefill_rows);
     let mut logits_left = limits.logits_rows;
     let mut prefilling: Vec<&PlannedSequence> = sequences.iter().filter(|s| !s.decoding).collect();
     prefilling.sort_by_key(|s| {

@@ -105,6 +105,10 @@ pub(crate) struct Sequence {
     /// Tokens reported so far, including the prompt's.
     reported: usize,
     decoded: u32,
+    /// Tokens that were decoded, and rolled back along with a rejected draft.
+    rolled_back: u32,
+    /// What was decoded at the checkpoint, if there is one.
+    checkpoint: Option<u32>,
     tokens_max: u32,
     /// How many of the most likely tokens to report.
     logprobs: Option<u32>,
@@ -159,6 +163,8 @@ impl Sequence {
             tokens: job.tokens,
             prompt_tokens,
             decoded: 0,
+            rolled_back: 0,
+            checkpoint: None,
             tokens_max: prompt_tokens + max_tokens.unwrap_or(u32::MAX).min(room),
             logprobs,
             stop_tokens,
@@ -203,13 +209,30 @@ impl Sequence {
 
     /// Preempts the sequence: it gives up its KV cells and must decode all tokens again.
     pub(crate) fn preempt(&mut self) {
-        self.decoded = 0;
+        (self.decoded, self.rolled_back) = (0, 0);
         self.leader = None;
     }
 
-    /// True if it is decoding: its response has started and only the next token is missing.
+    /// True if it is decoding: its response has started, and only the next token is missing and
+    /// what was rolled back.
     pub(crate) fn is_decoding(&self) -> bool {
-        self.completion_tokens() > 0 && self.undecoded().len() == 1
+        self.completion_tokens() > 0 && self.undecoded().len() == 1 + self.rolled_back as usize
+    }
+
+    /// Records a checkpoint of its state.
+    pub(crate) fn set_checkpoint(&mut self) {
+        self.checkpoint = Some(self.decoded);
+    }
+
+    /// What was decoded at the checkpoint, which is dropped.
+    pub(crate) fn take_checkpoint(&mut self) -> Option<u32> {
+        self.checkpoint.take()
+    }
+
+    /// Records that only its first `decoded` tokens are decoded now. Returns how many were lost.
+    pub(crate) fn roll_back(&mut self, decoded: u32) -> u32 {
+        self.rolled_back = self.decoded - decoded;
+        std::mem::replace(&mut self.decoded, decoded) - decoded
     }
 
     pub(crate) fn prompt_tokens(&self) -> u32 {
@@ -224,6 +247,7 @@ impl Sequence {
     /// Records that `rows` more tokens are decoded.
     pub(crate) fn record_decoded(&mut self, rows: u32) {
         self.decoded += rows;
+        self.rolled_back = self.rolled_back.saturating_sub(rows);
         debug_assert!(self.decoded as usize <= self.tokens.len());
     }
 

@@ -23,7 +23,7 @@ use crate::scheduler::slots::{HeldSlots, SlotContent, SlotOrder};
 use crate::scheduler::speculation::{DecodeStep, Speculation};
 use crate::scheduler::step_pace::{StepPace, smooth};
 use crate::types::model::SeqId;
-use crate::types::model::{Decoded, Model, Row, Shape, Slot};
+use crate::types::model::{Decoded, Model, Row, Shape, Slot, Undo};
 use crate::types::request::{
     EngineStats, Event, Failure, FinishReason, LikelyToken, SlotFailure, Token, TokenLogprob,
 };
@@ -105,17 +105,19 @@ impl<M: Model> Engine<M> {
     }
 
     /// Enables speculation: draft tokens are computed along with the last one where that is faster.
-    /// Responses stay the same. Has no effect on a model whose sequences cannot lose their last
-    /// tokens.
+    /// Responses stay the same. Has no effect on a model whose sequences cannot lose what they
+    /// computed.
     pub fn with_speculation(mut self, is_on: bool) -> Self {
-        self.speculation = (is_on && self.shape.can_truncate).then(Speculation::new);
+        let can_undo = self.shape.undo != Undo::Nothing;
+        let undoes_batches = self.shape.undo == Undo::WholeBatch;
+        self.speculation = (is_on && can_undo).then(|| Speculation::new(undoes_batches));
         self
     }
 
     /// Adds a small model that drafts what this one may say, side by side for as many sequences as
-    /// it has slots. It needs speculation, and must be able to truncate its sequences.
+    /// it has slots. It needs speculation, and must be able to undo a draft.
     pub fn with_draft_model(mut self, model: M) -> Self {
-        let can_draft = self.speculates() && model.shape().can_truncate;
+        let can_draft = self.speculates() && model.shape().undo != Undo::Nothing;
         self.draft_model = can_draft.then(|| DraftModel::new(model, self.shape.vocabulary));
         self
     }
@@ -288,9 +290,12 @@ impl<M: Model> Engine<M> {
         let is_decoding = |share: &&SlotRows| {
             self.slots[share.slot as usize].as_ref().is_some_and(Sequence::is_decoding)
         };
-        let decoding = shares.iter().filter(is_decoding).count() as u32;
-        let drafted: u32 = shares.iter().map(|share| share.drafted).sum();
-        let prefilled = self.rows.len() as u32 - decoding - drafted;
+        let (mut decoding, mut rows) = (0, 0);
+        for share in shares.iter().filter(is_decoding) {
+            decoding += 1;
+            rows += share.all_rows();
+        }
+        let prefilled = self.rows.len() as u32 - rows;
         self.stats.prompt_tokens += u64::from(prefilled);
         let seconds = spent.as_secs_f32();
         if seconds <= 0.0 {
@@ -304,15 +309,14 @@ impl<M: Model> Engine<M> {
         let ahead = drafting + ahead.catching_up.as_secs_f32();
         self.stats.decode_seconds += f64::from(decode_part + ahead);
         self.stats.prefill_seconds += f64::from(seconds - decode_part);
-        match drafted {
-            0 => self.pace.record_step(decoding, prefilled, seconds),
-            _ => self.pace.record_drafted_step(decoding, seconds + ahead),
+        match prefilled == 0 && rows > decoding {
+            true => self.pace.record_drafted_step(decoding, seconds + ahead),
+            false => self.pace.record_step(decoding, prefilled, seconds),
         }
         // Only a pure decode or prefill step measures its kind.
         if decoding == 0 {
             smooth(&mut self.stats.prefill_tokens_per_second, prefilled as f32 / seconds);
         }
-        let rows = decoding + drafted;
         let step = DecodeStep { sequences: decoding, rows, tokens: 0, seconds, drafting };
         (prefilled == 0).then_some(step)
     }
@@ -417,8 +421,14 @@ impl<M: Model> StepEngine for Engine<M> {
             }
             // The pool recorded nothing of this batch. What its sequences had before is kept or
             // freed as for every canceled sequence.
-            Ok(Decoded::Stopped) => self.drop_cancelled(emit),
-            Err(error) => self.fail(&shares, &error.0, emit),
+            Ok(Decoded::Stopped) => {
+                shares.iter().for_each(|share| self.undo_batch(*share));
+                self.drop_cancelled(emit);
+            }
+            Err(error) => {
+                shares.iter().for_each(|share| self.undo_batch(*share));
+                self.fail(&shares, &error.0, emit);
+            }
         }
     }
 }

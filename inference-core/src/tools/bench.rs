@@ -57,6 +57,18 @@ impl<M: Model> Model for EndlessModel<M> {
         self.inner.truncate(seq, tokens);
     }
 
+    fn checkpoint(&mut self, seq: SeqId) {
+        self.inner.checkpoint(seq);
+    }
+
+    fn roll_back(&mut self, seq: SeqId) {
+        self.inner.roll_back(seq);
+    }
+
+    fn drop_checkpoint(&mut self) {
+        self.inner.drop_checkpoint();
+    }
+
     fn clear(&mut self, seq: SeqId) {
         self.inner.clear(seq);
     }

@@ -14,6 +14,7 @@ use crate::model_file::gguf::write::{Tensor, Writer};
 
 mod bert;
 mod chain;
+mod delta;
 mod experts;
 mod lean;
 mod shapes;
@@ -28,6 +29,10 @@ pub use vocabulary::{DEFAULT_PRE, PRE_TOKENIZERS};
 const DRAWN_ROWS: u64 = 16;
 const SEED: u64 = 1;
 const F32: u32 = 0;
+
+/// Names within a layer, dimensions, and ggml types.
+type Tensors = Vec<(&'static str, Vec<u64>, u32)>;
+
 const CHAT_TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\
     <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
@@ -191,9 +196,7 @@ impl Synth {
                     (0..columns * DRAWN_ROWS).map(|_| lean::fading(small(&mut rng))).collect()
                 }
                 Some(_) => (0..columns * DRAWN_ROWS).map(|_| small(&mut rng)).collect(),
-                None => {
-                    vec![if tensor.name.ends_with("bias") { 0.0 } else { 1.0 }; columns as usize]
-                }
+                None => vec![constant(&tensor.name); columns as usize],
             };
             let drawn = quantize(tensor.kind, &numbers, columns).ok_or_else(unfit)?;
             let mut left = tensor.bytes as usize;
@@ -205,6 +208,16 @@ impl Synth {
             }
             Ok(())
         })
+    }
+}
+
+/// What all elements of a vector are.
+fn constant(name: &str) -> f32 {
+    match name {
+        _ if name.ends_with("bias") => 0.0,
+        // A decay rate: negative, or the state would grow without limit.
+        _ if name.ends_with("ssm_a") => -0.25,
+        _ => 1.0,
     }
 }
 
@@ -251,17 +264,16 @@ fn top_tensors(shape: &ModelShape, quant: &Quant) -> Vec<(String, Vec<u64>, u32)
     all
 }
 
-fn layer_tensors(
-    shape: &ModelShape,
-    quant: &Quant,
-    layer: u32,
-) -> Vec<(&'static str, Vec<u64>, u32)> {
+fn layer_tensors(shape: &ModelShape, quant: &Quant, layer: u32) -> Tensors {
     if shape.architecture == "bert" {
         return bert::layer_tensors(shape, quant);
     }
     let ModelShape { width, hidden, .. } = *shape;
     let (q, kv) = (shape.heads * shape.head_width, shape.kv_heads * shape.head_width);
     let sensitive = if layer.is_multiple_of(2) { quant.sensitive } else { quant.matrix };
+    if shape.architecture == delta::DELTA {
+        return delta::tensors(shape, quant, layer, sensitive);
+    }
     let mut all = vec![
         ("attn_norm.weight", vec![width], F32),
         ("attn_q.weight", vec![width, q], quant.matrix),
@@ -302,11 +314,15 @@ fn write_metadata(writer: &mut Writer, shape: &ModelShape, vocabulary: &Vocabula
     if shape.architecture == "bert" {
         return bert::write_metadata(writer, shape);
     }
-    lean::write_metadata(writer, shape);
+    if shape.architecture == delta::DELTA {
+        delta::write_metadata(writer, shape);
+    } else {
+        lean::write_metadata(writer, shape);
+        writer.number(&key("rope.dimension_count"), shape.head_width as u32);
+    }
     if shape.architecture == experts::EXPERTS {
         experts::write_metadata(writer, shape);
     }
-    writer.number(&key("rope.dimension_count"), shape.head_width as u32);
     writer.fraction(&key("rope.freq_base"), shape.rope_base);
     writer.fraction(&key("attention.layer_norm_rms_epsilon"), shape.epsilon);
     vocabulary.write_metadata(writer);

@@ -25,8 +25,8 @@ pub struct Shape {
     pub kv_cells: u32,
     /// True if sequences can share the cells of a common prefix.
     pub(crate) shares_prefixes: bool,
-    /// True if a sequence can lose the last tokens of its last batch.
-    pub(crate) can_truncate: bool,
+    /// What a sequence can lose of its last batch.
+    pub(crate) undo: Undo,
     /// Memory for saved prefixes in bytes; 0 saves none.
     pub(crate) saved_bytes_max: usize,
     /// Maximum tokens of one sequence, prompt and response together.
@@ -35,6 +35,17 @@ pub struct Shape {
     pub batch_rows: u32,
     /// Number of tokens in the vocabulary.
     pub vocabulary: u32,
+}
+
+/// What a sequence can lose of its last batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Undo {
+    /// Nothing.
+    Nothing,
+    /// All of it, if there is a checkpoint of the state before it.
+    WholeBatch,
+    /// Any number of tokens at the end.
+    LastTokens,
 }
 
 /// Sizes of a loaded model file.
@@ -98,8 +109,15 @@ pub trait Model {
     /// cells: nothing is computed or copied.
     fn share(&mut self, from: SeqId, to: SeqId, tokens: u32);
     /// Removes everything after the first `tokens` tokens of a sequence; only for models that can
-    /// truncate. Without shared prefixes, all of that was computed in its last batch.
+    /// undo last tokens. Without shared prefixes, all of that was computed in its last batch.
     fn truncate(&mut self, seq: SeqId, tokens: u32);
+    /// Keeps the state of a sequence, at no cost, until it is rolled back or the checkpoint is
+    /// dropped. One at a time, and only for models that can undo a whole batch.
+    fn checkpoint(&mut self, seq: SeqId);
+    /// Returns a sequence to its checkpoint, which is dropped.
+    fn roll_back(&mut self, seq: SeqId);
+    /// Drops the checkpoint.
+    fn drop_checkpoint(&mut self);
     /// Removes a sequence; KV cells that no other sequence shares become free.
     fn clear(&mut self, seq: SeqId);
     /// A copy of the state of a sequence of `tokens` tokens, if it has at most `bytes_max` bytes.

@@ -358,7 +358,7 @@ impl Prompts {
         let mut engine = Engine::new(model, QUEUE_MAX).with_speculation(self.options.speculation);
         let speculates = engine.speculates();
         match draft {
-            Some(_) if !speculates => return Err(LoadError::DraftWithoutTruncation),
+            Some(_) if !speculates => return Err(LoadError::DraftWithoutState),
             Some(draft) => engine = engine.with_draft_model(draft),
             None => {}
         }

@@ -15,9 +15,12 @@ fn synth(folder: &Folder, name: &str, options: &[&str]) -> String {
 
 /// A model, and one that agrees with it in a part of the tokens.
 fn pair(folder: &Folder) -> (String, String) {
-    let large = synth(folder, "large.gguf", &["--shape", "tiny", "--quant", "q8_0"]);
-    let first = ["--shape", "tiny", "--quant", "q8_0", "--layers", "1"];
-    (large, synth(folder, "draft.gguf", &first))
+    (file(folder, "tiny", &[]), file(folder, "tiny", &["--layers", "1"]))
+}
+
+fn file(folder: &Folder, shape: &str, more: &[&str]) -> String {
+    let name = format!("{shape}{}.gguf", more.concat());
+    synth(folder, &name, &[&["--shape", shape, "--quant", "q8_0"], more].concat())
 }
 
 fn request(temperature: f64, seed: u64) -> Value {
@@ -41,18 +44,27 @@ async fn choice(agent: &Agent, request: &Value) -> Value {
 #[tokio::test]
 async fn a_draft_model_changes_no_token_whatever_is_asked_beside_it() {
     let folder = Folder::new();
-    let (large, draft) = pair(&folder);
+    let (tiny, draft) = pair(&folder);
+    let (delta, recurrent) = (file(&folder, "tiny-delta", &[]), file(&folder, "tiny-hybrid", &[]));
+    for (large, draft) in
+        [(&tiny, &draft), (&tiny, &recurrent), (&delta, &draft), (&delta, &recurrent)]
+    {
+        compare(large, draft).await;
+    }
+}
+
+async fn compare(large: &str, draft: &str) {
     let name = ["--model-name", "m", "--slots", "4"];
     let start = |more: &[&str]| {
         let arguments: Vec<String> = name.iter().chain(more).map(|s| s.to_string()).collect();
-        let large = large.clone();
+        let large = large.to_string();
         async move {
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
             Agent::start_with_model(large.as_ref(), &arguments).await
         }
     };
     let plain = start(&["--no-speculation"]).await;
-    let drafting = start(&["--draft-model", &draft]).await;
+    let drafting = start(&["--draft-model", draft]).await;
     for temperature in [1.5, 0.5, 0.0] {
         let requests: Vec<Value> = (0..4).map(|seed| request(temperature, seed)).collect();
         let mut expected = Vec::new();
@@ -61,13 +73,13 @@ async fn a_draft_model_changes_no_token_whatever_is_asked_beside_it() {
         }
         for round in 0..3 {
             let alone = choice(&drafting, &requests[round]).await;
-            assert_eq!(alone, expected[round], "{temperature}, alone");
+            assert_eq!(alone, expected[round], "{large} at {temperature}, alone");
             let said = join_all(requests.iter().map(|request| choice(&drafting, request))).await;
-            assert_eq!(said, expected, "{temperature}, round {round}");
+            assert_eq!(said, expected, "{large} at {temperature}, round {round}");
         }
     }
-    assert!(drafting.metric("node_drafted_tokens_total").await > 0.0);
-    assert!(drafting.metric("node_accepted_tokens_total").await > 0.0);
+    assert!(drafting.metric("node_drafted_tokens_total").await > 0.0, "{large} with {draft}");
+    assert!(drafting.metric("node_accepted_tokens_total").await > 0.0, "{large} with {draft}");
 }
 
 #[tokio::test]
@@ -93,7 +105,7 @@ fn a_draft_model_that_cannot_be_used_is_refused_with_a_reason() {
     let folder = Folder::new();
     let (large, draft) = pair(&folder);
     let embeds = synth(&folder, "embeds.gguf", &["--shape", "tiny-embed"]);
-    let hybrid = synth(&folder, "hybrid.gguf", &["--shape", "tiny-hybrid"]);
+    let recurrent = file(&folder, "tiny-hybrid", &[]);
     let other = fleet_tests::demo_model().to_str().unwrap().to_string();
     let missing = folder.path().join("missing.gguf").to_str().unwrap().to_string();
     let cut = folder.path().join("cut.gguf").to_str().unwrap().to_string();
@@ -104,12 +116,17 @@ fn a_draft_model_that_cannot_be_used_is_refused_with_a_reason() {
         (&large, &cut, "--draft-model: "),
         (&large, &embeds, "--draft-model: the model does not generate text"),
         (&large, &other, "--draft-model: it has another vocabulary ("),
-        (&large, &hybrid, "--draft-model: it has a recurrent state"),
-        (&hybrid, &draft, "--draft-model: the model has a recurrent state"),
         (&embeds, &draft, "--draft-model: the model does not generate text; leave it out"),
+        (
+            &recurrent,
+            &draft,
+            "--draft-model: the model has a recurrent state, and with so many slots",
+        ),
     ];
     for (model, draft, why) in cases {
-        let ran = run("flotilla-agent", &["check", model, "--draft-model", draft]);
+        let slots = if model == &recurrent { "256" } else { "4" };
+        let ran =
+            run("flotilla-agent", &["check", model, "--slots", slots, "--draft-model", draft]);
         assert!(ran.stdout.contains(why), "{model}, {draft}: {ran:?}");
         assert_ne!(ran.code, Some(0));
     }

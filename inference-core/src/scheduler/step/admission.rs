@@ -252,7 +252,8 @@ impl<M: Model> Engine<M> {
     pub(super) fn make_room(&mut self) {
         loop {
             let live = self.slots.iter().flatten();
-            let decoding = live.clone().filter(|s| s.is_decoding()).count() as u32;
+            let decoding = live.clone().filter(|s| s.is_decoding());
+            let decoding: u32 = decoding.map(|s| s.undecoded().len() as u32).sum();
             let prefilling = live.clone().any(|s| !s.is_decoding());
             let cells = self.pool.cells();
             if decoding + u32::from(prefilling) <= cells.free + cells.cached

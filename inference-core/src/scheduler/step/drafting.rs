@@ -7,7 +7,7 @@ use crate::scheduler::draft_model::{DraftModel, Owner, Wanted};
 use crate::scheduler::planning::SlotRows;
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::speculation::{Candidate, MODELED_MAX, ROWS_MAX, Speculation};
-use crate::types::model::Model;
+use crate::types::model::{Model, Undo};
 
 /// How long the draft model took before a batch.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,8 +37,11 @@ impl<M: Model> Engine<M> {
         let mut slots: Vec<_> = self.slots.iter_mut().map(Option::as_mut).collect();
         let mut sequences: Vec<&mut Sequence> =
             shares.iter().filter_map(|share| slots[share.slot as usize].take()).collect();
-        let may_draft = sequences.len() < ROWS_MAX as usize
-            && sequences.iter().all(|sequence| sequence.is_decoding());
+        // Of recurrent layers, llama.cpp computes sequences with different numbers of rows one
+        // after the other.
+        let most = if self.shape.undo == Undo::WholeBatch { 1 } else { ROWS_MAX as usize - 1 };
+        let may_draft =
+            sequences.len() <= most && sequences.iter().all(|sequence| sequence.is_decoding());
         let count = if may_draft { ROWS_MAX } else { 0 };
         let room: Vec<u32> = sequences.iter_mut().map(|sequence| sequence.draft(count)).collect();
         let mut candidates: Vec<_> = sequences.iter().map(|s| from_text(s)).collect();
@@ -56,8 +59,12 @@ impl<M: Model> Engine<M> {
             Some(model) => run(model, speculation, &mut sequences, (&offers, &mut drafts), clock),
             None => DraftTime::default(),
         };
-        for (share, drafted) in shares.iter_mut().zip(drafts) {
+        for ((share, drafted), sequence) in shares.iter_mut().zip(drafts).zip(sequences) {
             share.drafted = drafted;
+            if drafted > 0 && self.shape.undo == Undo::WholeBatch {
+                self.model.checkpoint(sequence.seq);
+                sequence.set_checkpoint();
+            }
         }
         time
     }
@@ -67,7 +74,8 @@ impl<M: Model> Engine<M> {
 fn from_text(sequence: &Sequence) -> Candidate {
     let lookup = sequence.drafts.lookup();
     let tokens = lookup.draft().len() as u32;
-    Candidate { acceptance: lookup.acceptance(), kept: 1.0, tokens, is_modeled: false }
+    let rows = sequence.undecoded().len() as u32;
+    Candidate { acceptance: lookup.acceptance(), kept: 1.0, rows, tokens, is_modeled: false }
 }
 
 /// Lets the draft model draft for the sequences of which it knows more than their texts tell.
@@ -89,8 +97,8 @@ fn offer<M: Model>(
         if room[i] == 0 || !is_better || !can_draft {
             return None;
         }
-        candidates[i] =
-            Candidate { acceptance, kept: model.kept(), tokens: room[i], is_modeled: true };
+        let (kept, tokens) = (model.kept(), room[i]);
+        candidates[i] = Candidate { acceptance, kept, tokens, is_modeled: true, ..text };
         Some(Offer { lane: lanes[i], behind })
     };
     (0..sequences.len()).map(&mut offer).collect()

@@ -12,7 +12,7 @@ use crate::scheduler::drafts::Outcome;
 use crate::scheduler::engine_thread::Emit;
 use crate::scheduler::planning::SlotRows;
 use crate::scheduler::sequence::{Sampled, Sequence};
-use crate::types::model::{Model, Slot};
+use crate::types::model::{Model, Slot, Undo};
 use crate::types::request::{Event, Failure, FinishReason, Token};
 
 /// How a response ended.
@@ -48,7 +48,7 @@ impl<M: Model> Engine<M> {
             } else {
                 first.and_then(|first| self.take_rows(*share, (last, first), now, emit))
             };
-            self.drop_draft(*share);
+            self.drop_rejected(*share);
             match end {
                 None => {}
                 Some(Ok(reason)) => self.finish(share.slot, reason, emit),
@@ -123,12 +123,29 @@ impl<M: Model> Engine<M> {
         None
     }
 
-    /// Removes the rejected part of a draft from the KV cells.
-    fn drop_draft(&mut self, share: SlotRows) {
-        if let Some(sequence) = &self.slots[share.slot as usize]
-            && share.drafted > 0
-        {
-            self.model.truncate(sequence.seq, sequence.position());
+    /// Removes the rejected part of a draft from the model's state. If it can only undo the whole
+    /// batch, what was accepted becomes part of the next one.
+    fn drop_rejected(&mut self, share: SlotRows) {
+        let Some(sequence) = &mut self.slots[share.slot as usize] else { return };
+        if share.drafted == 0 {
+            return;
+        }
+        if self.shape.undo == Undo::LastTokens {
+            return self.model.truncate(sequence.seq, sequence.position());
+        }
+        let Some(before) = sequence.take_checkpoint() else { return };
+        if sequence.position() == before + share.all_rows() {
+            return self.model.drop_checkpoint();
+        }
+        self.model.roll_back(sequence.seq);
+        self.pool.shorten(sequence.seq, sequence.roll_back(before));
+    }
+
+    /// Returns a sequence whose batch was not computed to the state before it.
+    pub(super) fn undo_batch(&mut self, share: SlotRows) {
+        let Some(sequence) = &mut self.slots[share.slot as usize] else { return };
+        if sequence.take_checkpoint().is_some() {
+            self.model.roll_back(sequence.seq);
         }
     }
 

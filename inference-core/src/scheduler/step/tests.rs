@@ -182,7 +182,7 @@ fn a_failed_batch_fails_its_requests_and_no_others() {
     let mut bench = Bench::new(1, 8);
     bench.submit(1, "a\0");
     bench.submit(2, "b\0");
-    bench.engine.model.fail_next = true;
+    bench.engine.model.fail_after(0);
     bench.run();
     assert!(matches!(bench.last(1), Event::Failed(Failure::Decode(_))));
     assert_eq!(bench.text(2), "b");
@@ -333,19 +333,25 @@ fn day(seed: u64) -> EngineStats {
     let (slots, batch_rows) = (1 + pick(6), 4 + pick(30));
     let cells = 64 + pick(slots * 64);
     let model = FakeModel::with_cells(slots, 64, batch_rows, cells);
-    let mut bench = Bench::on(match pick(6) {
+    let mut bench = Bench::on(match pick(8) {
         0 => model.without_sharing(),
         // Room for about ten prefixes of the length of SYSTEM.
         4 => model.without_sharing().saving(pick(4000) as usize),
         5 => model.without_sharing().truncating().saving(pick(4000) as usize),
+        6 => model.without_sharing().returning().saving(pick(4000) as usize),
+        7 => model.without_sharing().returning(),
         1 => model.with_kept(pick(3)),
         _ => model,
     });
-    bench = match pick(4) {
+    bench = match pick(5) {
         0 => bench.drafting(),
         1 => {
             let mistakes = pick(5);
             bench.with_draft_model(mistakes)
+        }
+        2 => {
+            let mistakes = pick(5);
+            bench.with_recurrent_draft_model(mistakes)
         }
         _ => bench,
     };

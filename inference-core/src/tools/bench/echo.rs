@@ -17,6 +17,8 @@ pub struct EchoModel<M> {
     agreed: u64,
     /// The tokens of each sequence id.
     seqs: Vec<Vec<Token>>,
+    /// The tokens of the sequence with a checkpoint, then.
+    checkpoint: Vec<Token>,
     /// What follows each row of the last batch.
     next: Vec<Token>,
     /// Zero but for the next token of a row.
@@ -29,8 +31,8 @@ impl<M: Model> EchoModel<M> {
     pub fn new(inner: M, prompt_tokens: u32, copied: u64) -> Self {
         let seqs = vec![Vec::new(); inner.shape().seq_ids as usize];
         let prompt_tokens = prompt_tokens as usize;
-        let (next, logits) = (Vec::new(), Vec::new());
-        Self { inner, prompt_tokens, copied, agreed: 1000, seqs, next, logits }
+        let (checkpoint, next, logits) = (Vec::new(), Vec::new(), Vec::new());
+        Self { inner, prompt_tokens, copied, agreed: 1000, seqs, checkpoint, next, logits }
     }
 
     /// Makes it the draft model of one with the same prompts that copies as much: it says as many
@@ -97,6 +99,20 @@ impl<M: Model> Model for EchoModel<M> {
     fn truncate(&mut self, seq: SeqId, tokens: u32) {
         self.seqs[seq as usize].truncate(tokens as usize);
         self.inner.truncate(seq, tokens);
+    }
+
+    fn checkpoint(&mut self, seq: SeqId) {
+        self.checkpoint = self.seqs[seq as usize].clone();
+        self.inner.checkpoint(seq);
+    }
+
+    fn roll_back(&mut self, seq: SeqId) {
+        self.seqs[seq as usize] = std::mem::take(&mut self.checkpoint);
+        self.inner.roll_back(seq);
+    }
+
+    fn drop_checkpoint(&mut self) {
+        self.inner.drop_checkpoint();
     }
 
     fn clear(&mut self, seq: SeqId) {

@@ -1,7 +1,7 @@
 //! Models whose sequences cannot share KV cells: sliding windows (Gemma 2), and recurrent states
 //! besides attention (Jamba).
 
-use super::{F32, ModelShape, Quant};
+use super::{F32, ModelShape, Quant, Tensors};
 use crate::model_file::gguf::write::Writer;
 
 /// Architecture of the shapes with sliding windows, in every other layer.
@@ -19,8 +19,6 @@ const STATE: u64 = 256;
 const CONVOLUTION: u64 = 4;
 /// Rank of the time steps.
 const RANK: u64 = 16;
-
-type Tensors = Vec<(&'static str, Vec<u64>, u32)>;
 
 /// True if a layer of a hybrid model has attention.
 fn has_attention(layer: u32) -> bool {

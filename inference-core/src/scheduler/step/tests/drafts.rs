@@ -11,6 +11,11 @@ impl Bench {
     }
 }
 
+/// As in models with a recurrent state.
+fn recurrent(model: FakeModel) -> FakeModel {
+    model.without_sharing().returning()
+}
+
 /// A text that repeats itself with changes.
 const TEXT: &str = "one two three, one two four, one two three, two four\0";
 
@@ -50,15 +55,23 @@ fn response_to(
 
 #[test]
 fn a_response_with_drafts_is_the_same_in_fewer_steps() {
-    for sampled in 0..3 {
+    for (sampled, returns) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)]
+    {
+        let model = FakeModel::new(2, 64, 32);
+        let model = if returns { recurrent(model) } else { model };
         let plain = response(Bench::new(2, 32), options(sampled));
-        let drafted = response(Bench::new(2, 32).drafting(), options(sampled));
+        let drafted = response(Bench::on(model).drafting(), options(sampled));
         assert_eq!(
             (&plain.0, &plain.1, &plain.2, &plain.3),
             (&drafted.0, &drafted.1, &drafted.2, &drafted.3)
         );
         let (plain, drafted) = (plain.4, drafted.4);
-        assert!(drafted.steps * 3 < plain.steps * 2, "{} and {} steps", drafted.steps, plain.steps);
+        assert!(
+            drafted.steps * 3 <= plain.steps * 2,
+            "{} and {} steps",
+            drafted.steps,
+            plain.steps
+        );
         assert!(drafted.accepted_tokens > 0 && drafted.drafted_tokens >= drafted.accepted_tokens);
         assert_eq!(drafted.generated_tokens, plain.generated_tokens);
     }
@@ -134,7 +147,76 @@ fn a_response_that_is_canceled_in_the_middle_of_its_drafts_keeps_what_it_had() {
     assert_eq!(bench.text(2), other.trim_end_matches('\0'));
 }
 
+/// A recurrent model with drafts, and a response that has begun.
+fn begun(text: &str) -> (Bench, CancelFlag) {
+    let mut bench = Bench::on(recurrent(FakeModel::new(2, 64, 32))).drafting();
+    let cancel = bench.submit(1, text);
+    (0..4).for_each(|_| bench.step());
+    (bench, cancel)
+}
+
+#[test]
+fn what_was_accepted_of_a_batch_that_is_undone_is_part_of_the_next_one() {
+    // Where it says something else, the draft is wrong.
+    let model = recurrent(FakeModel::new(1, 64, 32)).with_mistakes(11);
+    let mut bench = Bench::on(model).drafting();
+    bench.submit_with(
+        (Tenant(0), 1),
+        "aaaaaa",
+        Options { max_tokens: Some(40), ..Options::GREEDY },
+    );
+    bench.run();
+    let expected: String = (6..46).map(|n| if n % 11 == 0 { '\u{1}' } else { 'a' }).collect();
+    let said: String = bench.text(1).chars().map(|c| if c == 'a' { c } else { '\u{1}' }).collect();
+    assert_eq!(said, expected);
+    let batches = &bench.engine.model.batches;
+    let again = batches.windows(2).filter(|two| two[0][0].position == two[1][0].position).count();
+    let rows = batches.iter().map(Vec::len).max();
+    assert!(again > 0 && rows <= Some(16), "{again} batches were undone, of up to {rows:?} rows");
+    assert!(batches.len() < 30, "{} batches", batches.len());
+    assert_eq!((bench.engine.model.cells(), bench.engine.pool.cells().free), (0, 64));
+}
+
+#[test]
+fn a_recurrent_model_computes_no_drafts_for_two_sequences_at_a_time() {
+    let (mut bench, _) = begun("aaaaaa");
+    let before = bench.engine.stats().drafted_tokens;
+    assert!(before > 0);
+    bench.submit(2, "bbbbbb");
+    (0..20).for_each(|_| bench.step());
+    assert_eq!(bench.engine.stats().drafted_tokens, before);
+    assert!(bench.text(1).len() > 20 && bench.text(2).len() > 15);
+    bench.run();
+    assert_eq!((bench.text(1), bench.text(2)), ("a".repeat(58), "b".repeat(58)));
+}
+
+#[test]
+fn a_recurrent_sequence_whose_drafts_are_not_computed_has_what_it_had_before() {
+    let (mut bench, cancel) = begun("aaaaaa");
+    let before = bench.engine.stats();
+    bench.step_while(|| cancel.set());
+    assert_eq!(bench.last(1), &Event::Cancelled);
+    assert_eq!(bench.engine.stats().generated_tokens, before.generated_tokens);
+    assert_eq!(bench.engine.model.cells(), 0);
+    let (mut bench, _) = begun("aaaaaa");
+    bench.engine.model.fail_after(0);
+    bench.step();
+    assert!(matches!(bench.last(1), Event::Failed(Failure::Decode(_))));
+    assert_eq!(bench.engine.model.cells(), 0);
+    bench.submit(2, "bbbbbb");
+    bench.run();
+    assert_eq!(bench.text(2), "b".repeat(58));
+}
+
 impl Bench {
+    /// The same with a draft model that has a recurrent state.
+    pub(super) fn with_recurrent_draft_model(mut self, mistakes: u32) -> Self {
+        let model = recurrent(FakeModel::with_cells(4, 64, 16, 256)).with_mistakes(mistakes);
+        self = self.drafting();
+        self.engine = self.engine.with_draft_model(model);
+        self
+    }
+
     /// With a draft model that is wrong at every `mistakes`th place, if that is not 0.
     pub(super) fn with_draft_model(mut self, mistakes: u32) -> Self {
         let model = FakeModel::with_cells(4, 64, 16, 256).with_mistakes(mistakes);
@@ -157,8 +239,18 @@ impl Bench {
 #[test]
 fn a_response_with_a_draft_model_is_the_same_in_fewer_steps() {
     let plain = response_to(Bench::new(2, 32), NEW, options(1));
-    for (mistakes, most) in [(0, 50), (3, 75)] {
-        let bench = Bench::new(2, 32).with_draft_model(mistakes);
+    let large = |returns: bool| {
+        let model = FakeModel::new(2, 64, 32);
+        Bench::on(if returns { recurrent(model) } else { model })
+    };
+    let cases = [
+        (large(false).with_draft_model(0), 50),
+        (large(false).with_draft_model(3), 75),
+        (large(false).with_recurrent_draft_model(3), 75),
+        (large(true).with_draft_model(3), 75),
+        (large(true).with_recurrent_draft_model(0), 50),
+    ];
+    for (case, (bench, most)) in cases.into_iter().enumerate() {
         let drafted = response_to(bench, NEW, options(1));
         assert_eq!(
             (&plain.0, &plain.1, &plain.2, &plain.3),
@@ -166,8 +258,8 @@ fn a_response_with_a_draft_model_is_the_same_in_fewer_steps() {
         );
         let (plain, drafted) = (plain.4, drafted.4);
         let steps = (drafted.steps, plain.steps);
-        assert!(steps.0 * 100 < steps.1 * most, "{steps:?} with a mistake in {mistakes}");
-        assert!(drafted.accepted_tokens > 10);
+        assert!(steps.0 * 100 < steps.1 * most, "{steps:?} in case {case}");
+        assert!(drafted.accepted_tokens >= 10, "{} in case {case}", drafted.accepted_tokens);
     }
 }
 
@@ -201,8 +293,8 @@ fn a_draft_model_drafts_for_four_sequences_and_not_for_more() {
 
 #[test]
 fn there_is_no_draft_model_without_speculation_or_if_it_cannot_take_back_a_draft() {
-    let recurrent = FakeModel::new(4, 64, 16).without_sharing();
-    let engine = Bench::new(1, 32).drafting().engine.with_draft_model(recurrent);
+    let stuck = FakeModel::new(4, 64, 16).without_sharing();
+    let engine = Bench::new(1, 32).drafting().engine.with_draft_model(stuck);
     assert!(engine.draft_model.is_none());
     let engine = Bench::new(1, 32).engine.with_draft_model(FakeModel::new(4, 64, 16));
     assert!(engine.draft_model.is_none());
