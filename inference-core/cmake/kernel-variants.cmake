@@ -18,10 +18,11 @@ function(flotilla_add_kernel_variants)
         set_target_properties(ggml PROPERTIES ${property} "${definitions}")
     endforeach()
 
-    # Attention and products of quantized weights are ours in every set (inference-core/kernels); ggml's
-    # stay for what ours leave.
-    set_source_files_properties(ggml-cpu/ops.cpp PROPERTIES COMPILE_DEFINITIONS
-        ggml_compute_forward_flash_attn_ext=flotilla_ggml_flash_attn_ext)
+    # Attention, recurrent layers and products of quantized weights are ours in every set (inference-core/kernels);
+    # ggml's stay for what ours leave.
+    set(ours flash_attn_ext gated_delta_net concat ssm_conv)
+    list(TRANSFORM ours REPLACE "(.+)" "ggml_compute_forward_\\1=flotilla_ggml_\\1")
+    set_source_files_properties(ggml-cpu/ops.cpp PROPERTIES COMPILE_DEFINITIONS "${ours}")
     set_source_files_properties(ggml-cpu/traits.cpp PROPERTIES COMPILE_DEFINITIONS
         "ggml_cpu_extra_compute_forward=flotilla_ggml_extra_compute_forward;ggml_cpu_extra_work_size=flotilla_ggml_extra_work_size")
     # Our products with AMX read the layouts that all sets have, so ggml's own for AMX is not offered.
@@ -57,7 +58,8 @@ endfunction()
 
 function(flotilla_add_our_kernels target)
     set(folder ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../kernels)
-    target_sources(${target} PRIVATE ${folder}/attention.cpp ${folder}/matmul.cpp)
+    target_sources(${target} PRIVATE 
+        ${folder}/attention.cpp ${folder}/conv.cpp ${folder}/delta.cpp ${folder}/matmul.cpp)
 endfunction()
 
 # Leaves `ggml_backend_cpu_<tag>_reg` as the archive's only global symbol.

@@ -92,8 +92,9 @@ public:
     PanelTile(const PackedRows & rows, const PanelBlock * blocks, Spill & spill, const Fetch & fetch)
         : rows(rows), blocks(blocks), spill(spill), fetch(fetch) {}
 
-    void add(int count, float (*out)[WIDE_COLUMNS]) {
-        for (int r = 0; r < ROWS; r++) totals[r] = _mm512_load_ps(out[r]);
+    /// `begins`: there are no totals yet.
+    void add(int count, float (*out)[WIDE_COLUMNS], bool begins) {
+        for (int r = 0; r < ROWS; r++) totals[r] = begins ? _mm512_setzero_ps() : _mm512_load_ps(out[r]);
         AmxSteps<PanelTile>(*this, spill).run(count * HALVES);
         for (int r = 0; r < ROWS; r++) _mm512_store_ps(out[r], totals[r]);
     }
@@ -135,14 +136,14 @@ private:
     __m512 totals[ROWS];
 };
 
-/// Adds the products of `count` rows and `blocks` blocks to their totals.
+/// Adds the products of `count` rows and `blocks` blocks to their totals, or begins these.
 template <class Weights, class Fetch>
 void add_panel_tile(const PackedRows & rows, int count, const PanelBlock * from, int blocks, Spill & spill,
-                    float (*totals)[WIDE_COLUMNS], const Fetch & fetch) {
-    if (count > 12) return PanelTile<16, Weights, Fetch>(rows, from, spill, fetch).add(blocks, totals);
-    if (count > 8) return PanelTile<12, Weights, Fetch>(rows, from, spill, fetch).add(blocks, totals);
-    if (count > 4) return PanelTile<8, Weights, Fetch>(rows, from, spill, fetch).add(blocks, totals);
-    PanelTile<4, Weights, Fetch>(rows, from, spill, fetch).add(blocks, totals);
+                    float (*totals)[WIDE_COLUMNS], bool begins, const Fetch & fetch) {
+    if (count > 12) return PanelTile<16, Weights, Fetch>(rows, from, spill, fetch).add(blocks, totals, begins);
+    if (count > 8) return PanelTile<12, Weights, Fetch>(rows, from, spill, fetch).add(blocks, totals, begins);
+    if (count > 4) return PanelTile<8, Weights, Fetch>(rows, from, spill, fetch).add(blocks, totals, begins);
+    PanelTile<4, Weights, Fetch>(rows, from, spill, fetch).add(blocks, totals, begins);
 }
 
 /// The rows `start..start + rows` of packed activations, at most PANEL_ROWS_MAX, times the columns
@@ -156,7 +157,6 @@ void multiply_panel(const Weights & weights, int first, int end, const Activatio
     const AmxTiles tiles(rows < AMX_ROWS ? rows : AMX_ROWS, has_halves<Weights>() ? BLOCK / 2 : BLOCK);
     for (int column = first; column < end; column += WIDE_COLUMNS) {
         const int count = end - column < WIDE_COLUMNS ? end - column : WIDE_COLUMNS;
-        memset(totals, 0, sizeof(totals[0]) * ((rows + AMX_ROWS - 1) / AMX_ROWS * AMX_ROWS));
         for (int b = 0; b < packed.blocks; b += PANEL_BLOCKS) {
             const int last = packed.blocks < b + PANEL_BLOCKS ? packed.blocks : b + PANEL_BLOCKS;
             unpack_panel(weights, column, count, b, last, blocks);
@@ -165,7 +165,7 @@ void multiply_panel(const Weights & weights, int first, int end, const Activatio
                 const auto fetch = [&](int i) {
                     if (row == 0) weights.prefetch_later(column, count, b + i);
                 };
-                add_panel_tile<Weights>(tile, rows - row, blocks, last - b, spill, totals + row, fetch);
+                add_panel_tile<Weights>(tile, rows - row, blocks, last - b, spill, totals + row, b == 0, fetch);
             }
         }
         const __mmask16 stored = (__mmask16) ((1u << count) - 1);

@@ -31,6 +31,8 @@ mod weights;
 mod workers;
 
 #[cfg(test)]
+mod recurrent_tests;
+#[cfg(test)]
 mod tokenizer_tests;
 
 pub use context::{BATCH_ROWS, ContextOptions, FlashAttention, LlamaModel, POLL};

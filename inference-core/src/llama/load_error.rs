@@ -33,8 +33,6 @@ pub enum LoadError {
     DraftVocabulary(String),
     /// A model that does not generate text has a draft model.
     DraftWithoutText,
-    /// There is no sequence id left for the state before a draft.
-    DraftWithoutState,
 }
 
 impl std::fmt::Display for LoadError {
@@ -76,11 +74,6 @@ impl std::fmt::Display for LoadError {
             Self::DraftWithoutText => {
                 write!(f, "--draft-model: the model does not generate text; leave it out")
             }
-            Self::DraftWithoutState => write!(
-                f,
-                "--draft-model: the model has a recurrent state, and with so many slots no room to \
-                 keep it while drafts are computed: set fewer --slots, or leave the draft model out"
-            ),
         }
     }
 }

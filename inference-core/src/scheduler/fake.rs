@@ -218,9 +218,10 @@ impl Model for FakeModel {
     fn decode(&mut self, rows: &[Row], stop: Stop<'_>) -> Result<Decoded, DecodeError> {
         assert!(!rows.is_empty() && rows.len() <= self.shape.batch_rows as usize);
         if stop() {
-            // A recurrent state cannot be rolled back.
-            let lost = rows.iter().filter(|_| self.shape.undo != Undo::LastTokens);
-            lost.for_each(|row| self.seqs[row.seq as usize].clear());
+            // Of recurrent states, those of other sequences are lost as well.
+            if self.shape.undo != Undo::LastTokens {
+                self.seqs.iter_mut().for_each(Vec::clear);
+            }
             return Ok(Decoded::Stopped);
         }
         self.batches.push(rows.to_vec());

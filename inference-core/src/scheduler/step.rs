@@ -321,6 +321,13 @@ impl<M: Model> Engine<M> {
         (prefilled == 0).then_some(step)
     }
 
+    /// True if a batch may be stopped in the middle. llama.cpp moves recurrent states out of the way
+    /// of others layer by layer, so a stop would break those of sequences that are not in the batch.
+    fn may_stop(&self, shares: &[SlotRows]) -> bool {
+        let live = self.slots.iter().flatten().count();
+        self.shape.undo == Undo::LastTokens || shares.len() == live
+    }
+
     fn record_decode(&mut self, step: DecodeStep) {
         let speed = step.tokens as f32 / (step.seconds + step.drafting);
         smooth(&mut self.stats.decode_tokens_per_second, speed);
@@ -399,8 +406,9 @@ impl<M: Model> StepEngine for Engine<M> {
         self.report_prefill(begun, emit);
         let flags: Vec<&CancelFlag> =
             shares.iter().flat_map(|s| &self.slots[s.slot as usize]).map(|s| &s.cancel).collect();
+        let may_stop = self.may_stop(&shares);
         // Sequences that still want their rows are not held up by canceled ones.
-        let is_unwanted = || flags.iter().all(|flag| flag.is_set());
+        let is_unwanted = || may_stop && flags.iter().all(|flag| flag.is_set());
         let decoded = self.model.decode(&self.rows, &is_unwanted);
         let spent = clock().saturating_sub(begun);
         self.stats.steps += 1;

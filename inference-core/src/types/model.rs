@@ -88,8 +88,8 @@ pub type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
 pub enum Decoded {
     /// The whole batch was computed.
     Whole,
-    /// The batch was stopped. Its sequences are as they were before, or empty if the model cannot
-    /// undo what it computed (recurrent state).
+    /// The batch was stopped. Its sequences are as they were before. With a recurrent state they
+    /// are empty, but for one with a checkpoint, and what other sequences have is unknown.
     Stopped,
 }
 

@@ -357,10 +357,8 @@ impl Prompts {
         let draft = draft.map(|weights| draft_model(&model, weights, context)).transpose()?;
         let mut engine = Engine::new(model, QUEUE_MAX).with_speculation(self.options.speculation);
         let speculates = engine.speculates();
-        match draft {
-            Some(_) if !speculates => return Err(LoadError::DraftWithoutState),
-            Some(draft) => engine = engine.with_draft_model(draft),
-            None => {}
+        if let Some(draft) = draft {
+            engine = engine.with_draft_model(draft);
         }
         let has_files = disk.is_some();
         if let Some(disk) = disk {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use fleet_tests::eventually;
 use fleet_tests::process::Folder;
@@ -20,13 +21,20 @@ pub struct Pebble {
     _folder: Folder,
 }
 
-/// Free ports, all different.
+/// Free ports, all different. They lie below those that the system gives to others that ask for any
+/// port, who could take them before they are used.
 pub async fn free_ports<const N: usize>() -> [SocketAddr; N] {
-    let mut listeners = Vec::new();
-    for _ in 0..N {
-        listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = u16::try_from(std::process::id() % 10_000).unwrap();
+    let mut ports = Vec::new();
+    while ports.len() < N {
+        let port = 12_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        if TcpListener::bind(address).await.is_ok() {
+            ports.push(address);
+        }
     }
-    std::array::from_fn(|at| listeners[at].local_addr().unwrap())
+    ports.try_into().unwrap()
 }
 
 /// True if Pebble is installed.

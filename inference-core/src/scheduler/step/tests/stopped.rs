@@ -53,6 +53,22 @@ fn a_model_that_cannot_take_back_its_state_loses_it_with_the_request() {
 }
 
 #[test]
+fn a_batch_is_not_stopped_if_that_would_break_the_states_of_sequences_that_are_not_in_it() {
+    let prompt = format!("{SYSTEM}\0");
+    let mut bench = Bench::on(FakeModel::new(2, 64, 8).without_sharing());
+    bench.submit(1, &prompt);
+    bench.step();
+    // A shorter prompt goes first, and takes the whole batch.
+    let cancel = bench.submit(2, "12345678\0");
+    let before = bench.engine.stats().steps;
+    bench.step_while(|| cancel.set());
+    assert_eq!(bench.engine.model.batches[before as usize].len(), 8, "it was computed");
+    bench.run();
+    assert_eq!(bench.last(2), &Event::Cancelled);
+    assert_eq!(bench.text(1), SYSTEM);
+}
+
+#[test]
 fn models_that_share_nothing_answer_park_and_go_on() {
     let model = FakeModel::with_cells(4, 64, 16, 96).without_sharing();
     let mut bench = Bench::on(model);
