@@ -127,8 +127,9 @@ impl DeltaNet {
         }
     }
 
-    /// What it says of each token, and the states afterwards, those that were moved included. `in_cache`: it reads and writes them
-    /// there, as llama.cpp's graphs tell ours (inference-core/memory/states.h).
+    /// What it says of each token, and the states afterwards, those that were moved included.
+    /// `in_cache`: it reads and writes them there, as llama.cpp's graphs tell ours
+    /// (inference-core/memory/states.h).
     fn run(&self, device: &Device, threads: i32, in_cache: bool) -> (Vec<f32>, Vec<f32>) {
         let Self { size, heads, key_heads, tokens, seqs, .. } = *self;
         let mut all = Tensors::new();
