@@ -321,8 +321,8 @@ impl<M: Model> Engine<M> {
         (prefilled == 0).then_some(step)
     }
 
-    /// True if a batch may be stopped in the middle. llama.cpp moves recurrent states out of the way
-    /// of others layer by layer, so a stop would break those of sequences that are not in the batch.
+    /// True if a batch may be stopped in the middle. llama.cpp moves recurrent states out of the
+    /// way of others layer by layer, so a stop would break those of sequences that are not in it.
     fn may_stop(&self, shares: &[SlotRows]) -> bool {
         let live = self.slots.iter().flatten().count();
         self.shape.undo == Undo::LastTokens || shares.len() == live
