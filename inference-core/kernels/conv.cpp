@@ -5,6 +5,7 @@
 // number by number, and lets one thread do it if there is one sequence. Ours transposes squares. It adds taps in the
 // same order for one token and for many.
 
+#include <cmath>
 #include <cstring>
 
 #include "ggml-cpu-impl.h"
@@ -100,7 +101,10 @@ struct Convolution {
         for (int t = 0; t < tokens; t++) {
             for (int i = 0; i < WIDTH; i++) {
                 float sum = 0.0f;
-                for (int tap = 0; tap < taps; tap++) sum += from[i * row + t + tap] * weights[i * taps + tap];
+                for (int tap = 0; tap < taps; tap++) {
+                    // As in vectors. Left to itself, the compiler rounds some products before it adds them.
+                    sum = std::fma(from[i * row + t + tap], weights[i * taps + tap], sum);
+                }
                 out[t * x->ne[1] + i] = sum;
             }
         }

@@ -287,12 +287,16 @@ proptest! {
             assert_eq!((joined, end), (out, states), "{kernel:?}");
         }
     }
+}
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn a_short_convolution_adds_its_taps_in_order_however_many_tokens_there_are(
         taps in 2usize..5,
-        tokens in 1usize..50,
-        channels in prop::sample::select(vec![16usize, 48, 20, 6]),
+        // One, fewer than a vector has lanes, and more.
+        tokens in prop_oneof![Just(1usize), 2usize..16, 16usize..50],
+        channels in prop::sample::select(vec![16usize, 48, 16, 48, 20, 6]),
         seqs in 1usize..3,
         threads in 1i32..4,
         seed in any::<u64>(),

@@ -15,12 +15,13 @@ const SIZES: [&str; 6] = ["--slots", "4", "--saved-prefix-mib", "8", "--model-na
 
 /// Windows with soft caps and a key for each head, recurrent states, and experts.
 #[cfg(target_arch = "x86_64")]
-const BUILT_OF: [(&str, &str); 10] = [
+const BUILT_OF: [(&str, &str); 11] = [
     ("tiny", "f16"),
     ("tiny-window", "f16"),
     ("tiny-window", "q8_0"),
     ("tiny-hybrid", "f16"),
     ("tiny-hybrid", "q8_0"),
+    ("tiny-delta", "q8_0"),
     ("tiny-experts", "q8_0"),
     ("tiny-experts", "q4_0"),
     ("tiny-experts", "q4_k_m"),
