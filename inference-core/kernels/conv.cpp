@@ -138,7 +138,7 @@ private:
         at(out) = in_order(sum, std::make_integer_sequence<int, WIDTH>());
     }
 
-    /// Vectors of the taps of WIDTH channels, of which every fourth stands beside the first.
+    /// A vector for each tap of WIDTH channels, which are not in order: see `in_order`.
     static void load(const float * from, Vec (&taps)[FOUR]) {
         constexpr auto ALL = std::make_integer_sequence<int, WIDTH>();
         for (int i = 0; i < FOUR; i++) taps[i] = at(from + i * WIDTH);
@@ -148,6 +148,7 @@ private:
         swap_corners<1>(taps[2], taps[3], ALL);
     }
 
+    /// Lane 4 c + v has a channel of vector v: puts those of each vector side by side.
     template <int... I>
     static Vec in_order(Vec x, std::integer_sequence<int, I...>) {
         return pick<(I % (WIDTH / FOUR) * FOUR + I / (WIDTH / FOUR))...>(x, x);
