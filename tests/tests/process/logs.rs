@@ -60,12 +60,11 @@ async fn what_is_logged_of_a_failover_names_request_tenant_model_and_node() {
     agents[usize::from(node == "second")].kill();
     let whole = stream.finish().await;
     assert!(whole.done && whole.errors.is_empty(), "{whole:?}");
+    let resumed = "attempt failed: continuing the response on another endpoint";
+    fleet.server.wait_for_line(resumed);
     let log = fleet.server.log();
     let lines = lines_of(&log, "fails-over");
-    let resumed = lines.iter().find(|line| {
-        line["message"] == "attempt failed: continuing the response on another endpoint"
-    });
-    let resumed = resumed.expect(&log);
+    let resumed = lines.iter().find(|line| line["message"] == resumed).expect(&log);
     assert_eq!(
         (resumed["node"].as_str(), resumed["tenant"].as_str()),
         (Some(node.as_str()), Some("test"))

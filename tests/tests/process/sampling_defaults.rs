@@ -38,14 +38,14 @@ fn with(mut chat: Value, fields: Value) -> Value {
 async fn a_request_that_sets_no_parameters_gets_those_of_the_model() {
     let folder = Folder::new();
     let agent = Agent::start_with_model(&model(&folder), &[]).await;
-    let ready = agent.server.log();
+    let ready = agent.server.wait_for_line("engine ready");
     assert!(ready.contains("temperature 0, repeat_penalty 5"), "{ready}");
     let listed = agent.client.get("/v1/models").await.json();
     let expected = json!({"temperature": 0.0, "repeat_penalty": 5.0});
     assert_eq!(listed["data"][0]["sampling_defaults"], expected);
 
     let plain = Agent::start(&[]).await;
-    assert!(plain.server.log().contains("\"sampling_defaults\":\"none\""));
+    plain.server.wait_for_line("\"sampling_defaults\":\"none\"");
     let none = plain.client.get("/v1/models/flotilla-demo").await.json();
     assert!(none.get("sampling_defaults").is_none(), "{none}");
     let same = json!({"temperature": 0, "repeat_penalty": 5.0});
