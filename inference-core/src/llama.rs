@@ -8,6 +8,7 @@
 #![expect(unsafe_code, reason = "the binding to llama.cpp")]
 
 mod attention;
+mod batch;
 mod context;
 mod device;
 mod draft;

@@ -2,7 +2,8 @@
 
 use llama_cpp_sys_2 as sys;
 
-use super::context::{Batch, POLL};
+use super::batch::Batch;
+use super::context::POLL;
 use super::stop::{STOPPED, run_stoppable};
 use super::threads::ThreadPool;
 use super::weights::Pooling;
