@@ -223,8 +223,8 @@ BENCH_QUANTS := q4_0,q4_k_m
 BENCH_ROUNDS := 3
 BENCH_SERVERS := llama-server,paddler,nginx
 
-## Measure drafts next to those of llama-server: a draft model that is right so often, and text that
-## repeats its prompt. BENCH_QUANTS and BENCH_ROUNDS as above. Takes an hour on two cores.
+## Measure drafts next to those of llama-server: a draft model or an MTP head that is right so often, and
+## text that repeats its prompt. BENCH_QUANTS and BENCH_ROUNDS as above. Takes an hour on two cores.
 bench-drafts: BENCH_QUANTS := q4_0
 bench-drafts: build
 	@scripts/peers.sh llama-server

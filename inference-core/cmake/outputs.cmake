@@ -11,6 +11,9 @@
 # With a vocabulary of 250,000 tokens a text of 4096 takes 4 GB.
 #
 # There is no parameter for either, so lines of llama-context.cpp are changed.
+#
+# Hidden states, which an MTP head follows, are results as well. Functions that tell them are in a header
+# that is not llama.cpp's public one; ../memory/staging.cpp calls them.
 
 function(flotilla_change_outputs)
     set(pooled "cparams.embeddings && cparams.pooling_type != LLAMA_POOLING_TYPE_NONE")
@@ -18,4 +21,8 @@ function(flotilla_change_outputs)
     flotilla_change_source(llama-context.cpp
         "bool has_logits     = true;" "bool has_logits = !(${pooled});"
         "${copy}" "if (ubatch.n_tokens == n_tokens_all) logits.data = (float *) t_logits->data; else ${copy}")
+    set(staging ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../memory/staging.cpp)
+    target_sources(llama PRIVATE ${staging})
+    set_source_files_properties(${staging} TARGET_DIRECTORY llama PROPERTIES
+        SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()

@@ -4,3 +4,4 @@
 pub mod catalog;
 pub mod gguf;
 pub mod memory_plan;
+pub mod mtp_head;

@@ -12,6 +12,7 @@ pub(crate) mod drafts;
 pub mod embed;
 pub mod engine_thread;
 pub mod fake;
+pub(crate) mod hidden_states;
 pub(crate) mod kv_pool;
 pub(crate) mod planning;
 pub mod prefix_disk;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::batch::Batch;
 use super::kv_type::KvType;
+use super::mtp_head::{self, Role};
 use super::stop::{STOPPED, run_stoppable};
 use super::threads::ThreadPool;
 use super::weights::Weights;
@@ -117,6 +118,8 @@ impl Default for ContextOptions {
 pub struct LlamaModel {
     context: *mut sys::llama_context,
     batch: Batch,
+    /// What the rows of the next batch follow, in an MTP head.
+    hidden_states: Vec<f32>,
     shape: Shape,
     /// None with a single thread. Dropped before the threads.
     workers: Option<RefCell<Workers>>,
@@ -142,7 +145,7 @@ impl LlamaModel {
     pub fn new(weights: Weights, options: ContextOptions) -> Result<Self, LoadError> {
         let threads = options.threads.clamp(1, THREADS_MAX) as i32;
         let threads = ThreadPool::new(threads, options.poll)?;
-        Self::on(Arc::new(Mutex::new(threads)), weights, options)
+        Self::on(Arc::new(Mutex::new(threads)), weights, options, Role::Model)
     }
 
     /// Like [`Self::new`], on the threads of another model. They compute in turns.
@@ -151,13 +154,19 @@ impl LlamaModel {
         weights: Weights,
         options: ContextOptions,
     ) -> Result<Self, LoadError> {
-        Self::on(other.threads.clone(), weights, options)
+        Self::on(other.threads.clone(), weights, options, Role::Model)
+    }
+
+    /// The MTP head of a model, on its threads.
+    pub(super) fn head_of(model: &Self, options: ContextOptions) -> Result<Self, LoadError> {
+        Self::on(model.threads.clone(), model.weights.clone(), options, Role::MtpHead)
     }
 
     fn on(
         pool: Arc<Mutex<ThreadPool>>,
         weights: Weights,
         options: ContextOptions,
+        role: Role,
     ) -> Result<Self, LoadError> {
         if weights.is_encoder() {
             return Err(LoadError::NotGenerative);
@@ -175,8 +184,9 @@ impl LlamaModel {
         let batch_rows = options.batch_rows.clamp(least, most);
         let sized = ContextOptions { kv_cells, batch_rows, ..options };
         // One more sequence id is for the checkpoint.
-        let has_spare = weights.is_recurrent() && seq_ids < SEQUENCES_MAX;
-        let context = new_context(&weights, seq_ids + u32::from(has_spare), threads, sized)?;
+        let has_spare = role == Role::Model && weights.is_recurrent() && seq_ids < SEQUENCES_MAX;
+        let all = seq_ids + u32::from(has_spare);
+        let context = new_context(&weights, all, threads, sized, role)?;
         let turn = pool.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the context is valid, and freed in Drop before the pool field.
         unsafe { turn.attach(context) };
@@ -193,9 +203,18 @@ impl LlamaModel {
             context_tokens: options.context_tokens,
             batch_rows,
             vocabulary: weights.vocabulary(),
+            hidden_width: if weights.has_mtp_head() { weights.embedding_width() } else { 0 },
         };
-        let batch = Batch::new(batch_rows);
-        let mut model = Self { context, batch, shape, workers: None, threads: pool, weights };
+        let follows = if role == Role::MtpHead { batch_rows * shape.hidden_width } else { 0 };
+        let mut model = Self {
+            context,
+            batch: Batch::new(batch_rows),
+            hidden_states: vec![0.0; follows as usize],
+            shape,
+            workers: None,
+            threads: pool,
+            weights,
+        };
         model.workers = workers?.map(RefCell::new);
         model.warm_up().map_err(|e| LoadError::WarmUp(e.0))?;
         Ok(model)
@@ -276,6 +295,7 @@ fn new_context(
     seq_ids: u32,
     threads: i32,
     options: ContextOptions,
+    role: Role,
 ) -> Result<*mut sys::llama_context, LoadError> {
     // SAFETY: the weights are valid and outlive the context; null is checked.
     let context = unsafe {
@@ -301,9 +321,17 @@ fn new_context(
         params.n_threads = threads;
         params.n_threads_batch = threads;
         params.no_perf = true;
+        if role == Role::MtpHead {
+            params.ctx_type = sys::LLAMA_CONTEXT_TYPE_MTP;
+        }
         sys::llama_init_from_model(weights.as_ptr(), params)
     };
-    if context.is_null() { Err(LoadError::Context(log::take_first_error())) } else { Ok(context) }
+    if context.is_null() {
+        return Err(LoadError::Context(log::take_first_error()));
+    }
+    // SAFETY: the context is valid.
+    unsafe { mtp_head::tell_hidden_states(context, weights.has_mtp_head()) };
+    Ok(context)
 }
 
 impl Model for LlamaModel {
@@ -313,7 +341,11 @@ impl Model for LlamaModel {
 
     fn decode(&mut self, rows: &[Row], stop: Stop<'_>) -> Result<Decoded, DecodeError> {
         self.batch.fill(rows);
-        let (context, batch) = (self.context, self.batch.raw());
+        let (context, mut batch) = (self.context, self.batch.raw());
+        if !self.hidden_states.is_empty() {
+            // There is one for each row of the largest batch.
+            batch.embd = self.hidden_states.as_mut_ptr();
+        }
         let turn = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the batch was filled within its capacity; the context is valid and ours.
         let code = unsafe { run_stoppable(context, stop, || sys::llama_decode(context, batch)) };
@@ -339,6 +371,16 @@ impl Model for LlamaModel {
             }
             std::slice::from_raw_parts(logits, self.shape.vocabulary as usize)
         }
+    }
+
+    fn hidden_state(&self, row: usize) -> &[f32] {
+        // SAFETY: the context is valid; see `logits` for the lifetime.
+        unsafe { mtp_head::hidden_state(self.context, row, self.shape.hidden_width as usize) }
+    }
+
+    fn set_hidden_states(&mut self, states: &[f32]) {
+        let count = states.len().min(self.hidden_states.len());
+        self.hidden_states[..count].copy_from_slice(&states[..count]);
     }
 
     fn run_on_threads(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {

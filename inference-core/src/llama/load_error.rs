@@ -33,6 +33,8 @@ pub enum LoadError {
     DraftVocabulary(String),
     /// A model that does not generate text has a draft model.
     DraftWithoutText,
+    /// The MTP head of the model cannot be used.
+    MtpHead(Box<LoadError>),
 }
 
 impl std::fmt::Display for LoadError {
@@ -74,6 +76,7 @@ impl std::fmt::Display for LoadError {
             Self::DraftWithoutText => {
                 write!(f, "--draft-model: the model does not generate text; leave it out")
             }
+            Self::MtpHead(why) => write!(f, "the model's MTP head: {why}; --no-mtp leaves it out"),
         }
     }
 }

@@ -25,12 +25,14 @@ pub struct Loading {
     pub repacked_bytes: u64,
     /// Ask the system for huge pages for them.
     pub huge_pages: bool,
+    /// Load the MTP head, which the file must have.
+    pub mtp_head: bool,
 }
 
 impl From<LoadMode> for Loading {
     /// On one thread.
     fn from(mode: LoadMode) -> Self {
-        Self { mode, threads: 1, repacked_bytes: 0, huge_pages: false }
+        Self { mode, threads: 1, repacked_bytes: 0, huge_pages: false, mtp_head: false }
     }
 }
 

@@ -65,6 +65,7 @@ pub struct Weights(Arc<Owned>);
 struct Owned {
     model: *mut sys::llama_model,
     end_tokens: Vec<Token>,
+    has_mtp_head: bool,
 }
 
 // SAFETY: after loading, the model is read-only; several threads may use llama.cpp's vocabulary
@@ -101,6 +102,7 @@ impl Weights {
         let model = unsafe {
             let mut params = sys::llama_model_default_params();
             params.n_gpu_layers = 0;
+            params.load_mtp = loading.mtp_head;
             params.load_mode = match loading.mode {
                 // Shared between processes, and still in the page cache after a restart.
                 LoadMode::Mmap => sys::LLAMA_LOAD_MODE_MMAP,
@@ -112,7 +114,8 @@ impl Weights {
         if model.is_null() {
             return Err(LoadError::Refused(log::take_first_error()));
         }
-        let owned = Owned { model, end_tokens: end_tokens(model) };
+        let end_tokens = end_tokens(model);
+        let owned = Owned { model, end_tokens, has_mtp_head: loading.mtp_head };
         let weights = Self(Arc::new(owned));
         // SAFETY: the vocabulary is valid.
         let kind = unsafe { sys::llama_vocab_type(weights.vocab()) };
@@ -268,6 +271,11 @@ impl Weights {
             sys::llama_model_is_recurrent(self.as_ptr())
                 || sys::llama_model_is_hybrid(self.as_ptr())
         }
+    }
+
+    /// True if the MTP head was loaded.
+    pub(super) fn has_mtp_head(&self) -> bool {
+        self.0.has_mtp_head
     }
 
     /// The chat templates in the file. This does not ask llama.cpp, which for some models without a

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model_file::gguf::Header;
 use crate::types::unknown_name::UnknownName;
-use context::{ContextBytes, ContextSizes, cache_kind, context_bytes, sequence_bytes};
+use context::{ContextBytes, ContextSizes, cache_kind, context_bytes, head_bytes, sequence_bytes};
 use layout::{EmbeddingBatching, Layout};
 pub use search::{PlanFailure, PlanRefusal, plan};
 use weights::{Repacking, WeightBytes};
@@ -122,6 +122,8 @@ pub struct RequestedSettings {
     pub embedding_batching: Option<EmbeddingBatching>,
     /// Keep what has left a sliding window.
     pub whole_windows: bool,
+    /// Use the MTP head, which the file must have.
+    pub mtp_head: bool,
 }
 
 impl Default for RequestedSettings {
@@ -140,6 +142,7 @@ impl Default for RequestedSettings {
             saved_prefix_bytes: None,
             embedding_batching: None,
             whole_windows: false,
+            mtp_head: false,
         }
     }
 }
@@ -284,7 +287,8 @@ impl<'a> Case<'a> {
             return Err(PlanError::Split(files));
         }
         let layout = Layout::read(header)?;
-        let weights = WeightBytes::read(header, &layout, facts.repacking)?;
+        let head = requested.mtp_head;
+        let weights = WeightBytes::read(header, &layout, facts.repacking, head)?;
         Ok(Self { header, layout, weights, facts, requested: requested.clone() })
     }
 
@@ -357,10 +361,19 @@ impl<'a> Case<'a> {
             weights_mapped: if mapped { plain } else { 0 },
             weights_resident: if mapped { 0 } else { plain },
             weights_repacked: self.weights.repacked_bytes,
-            context: context_bytes(&self.layout, &sizes)?,
+            context: self.context_bytes(&sizes, context)?,
             saved_prefixes: self.saved_prefixes(0),
             process: [book, words, merges].iter().fold(PROCESS_BYTES, |s, n| s.saturating_add(*n)),
         })
+    }
+
+    /// The contexts of the model, and of its MTP head if that is used.
+    fn context_bytes(&self, sizes: &ContextSizes, context: u64) -> Result<ContextBytes, PlanError> {
+        let own = context_bytes(&self.layout, sizes)?;
+        match self.requested.mtp_head {
+            true => Ok(own + head_bytes(&self.layout, sizes, context)?),
+            false => Ok(own),
+        }
     }
 
     /// Memory for saved prefixes if `left` bytes may be used for what was not requested.

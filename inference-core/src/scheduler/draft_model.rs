@@ -6,12 +6,20 @@
 //! tokens that were computed there: those of the sequence, and drafts. Before a draft it loses what
 //! the sequence does not begin with, and computes what is missing. If the model has a recurrent
 //! state, there is one lane, which returns to a checkpoint of its text after each draft.
+//!
+//! An MTP head is a draft model, too, that computes texts only along with the large model: see
+//! [`following`].
 
 use crate::scheduler::confidence::{Class, Confidence, Rate, likeliest};
 use crate::scheduler::drafts::{Judged, Modeled};
 use crate::scheduler::speculation::{LeastChance, ROWS_MAX};
 use crate::types::model::{Decoded, Model, Row, SeqId, Shape, Undo};
 use crate::types::request::{Tenant, Token};
+
+mod following;
+
+pub(crate) use following::Followed;
+use following::Following;
 
 /// Rows of a batch that computes text before a draft: it delays the next token of all sequences.
 pub(crate) const CATCH_UP_ROWS: u32 = 128;
@@ -37,6 +45,8 @@ pub(crate) struct DraftModel<M> {
     kept: Rate,
     confidence: Confidence,
     rows: Vec<Row>,
+    /// Set for an MTP head.
+    following: Option<Following>,
 }
 
 /// A sequence of the draft model's context.
@@ -46,6 +56,8 @@ struct Lane {
     is_used: bool,
     owner: Option<Owner>,
     tokens: Vec<Token>,
+    /// How many of them it does without, at the beginning. Only in an MTP head.
+    left_out: usize,
 }
 
 /// Whose text a lane holds.
@@ -73,16 +85,23 @@ impl<M: Model> DraftModel<M> {
         shape.vocabulary = shape.vocabulary.min(vocabulary);
         let count = if shape.undo == Undo::WholeBatch { 1 } else { shape.slots };
         let lanes = (0..count).map(|_| Lane::default()).collect();
+        let following = Following::new(&shape, count);
         let confidence = Confidence::new(ACCEPTANCE_FIRST);
         let (acceptance, kept) = (ACCEPTANCE_FIRST, 1.0);
         let [acceptance, kept] = [acceptance, kept].map(|rate| Rate::new(rate, TOKENS_ASSUMED));
-        Self { model, shape, lanes, acceptance, kept, confidence, rows: Vec::new() }
+        let rows = Vec::new();
+        Self { model, shape, lanes, acceptance, kept, confidence, rows, following }
     }
 
     /// The model it runs.
     #[cfg(test)]
     pub(crate) fn model(&self) -> &M {
         &self.model
+    }
+
+    #[cfg(test)]
+    pub(crate) fn model_mut(&mut self) -> &mut M {
+        &mut self.model
     }
 
     /// Sequences that it can draft for at a time.
@@ -120,9 +139,10 @@ impl<M: Model> DraftModel<M> {
                 return own;
             }
             let value = |lane: &usize| {
-                let Lane { owner: before, tokens, .. } = &self.lanes[*lane];
+                let Lane { owner: before, tokens, left_out, .. } = &self.lanes[*lane];
                 let is_shared = before.is_some_and(|before| before.tenant == owner.tenant);
                 let common = if is_shared { common(tokens, text) } else { 0 };
+                let common = if common > *left_out { common } else { 0 };
                 // Of useless ones, the one that loses the least.
                 (common, std::cmp::Reverse(tokens.len()))
             };
@@ -142,21 +162,35 @@ impl<M: Model> DraftModel<M> {
     /// How many tokens of a text it must compute before it can draft; `None` if there is no room
     /// for it, or a token that it does not know. It drafts with few of them missing.
     pub(crate) fn behind(&self, lane: usize, text: &[Token]) -> Option<u32> {
-        let known = self.known(lane, text);
+        let known = self.computed(lane, text)?;
         let used = self.lanes.iter().enumerate().filter(|(i, other)| *i != lane && other.is_used);
-        let others: usize = used.map(|(_, lane)| lane.tokens.len()).sum();
+        let others: usize = used.map(|(_, lane)| lane.cells()).sum();
         let has_room = text.len() < self.room()
             && others + text.len() + ROWS_MAX as usize <= self.shape.kv_cells as usize;
         let is_known = text[known..].iter().all(|token| *token < self.shape.vocabulary);
         let missing = (text.len() - known) as u32;
-        let behind = if missing <= BEHIND_MAX { 0 } else { missing };
+        let is_near = missing <= BEHIND_MAX || self.following.is_some();
+        let behind = if is_near { 0 } else { missing };
         (has_room && is_known).then_some(behind)
+    }
+
+    /// How many tokens of a text need not be computed for a draft. `None` if an MTP head lacks what
+    /// the others follow.
+    fn computed(&self, lane: usize, text: &[Token]) -> Option<usize> {
+        let known = self.known(lane, text);
+        match &self.following {
+            Some(following) => following.next(lane, known, text),
+            None => Some(known),
+        }
     }
 
     /// How many tokens of a text its lane can begin with.
     fn known(&self, lane: usize, text: &[Token]) -> usize {
-        let held = &self.lanes[lane].tokens;
+        let Lane { tokens: held, left_out, .. } = &self.lanes[lane];
         let known = common(held, text);
+        if known <= *left_out {
+            return 0;
+        }
         let can_lose = self.shape.undo == Undo::LastTokens;
         if can_lose || known == held.len() && known < text.len() { known } else { 0 }
     }
@@ -172,7 +206,7 @@ impl<M: Model> DraftModel<M> {
         if !self.make_room(missing.len()) {
             return 0;
         }
-        self.rows.clear();
+        self.clear_rows();
         self.push_rows(lane, missing, false);
         if self.decode() { missing.len() as u32 } else { 0 }
     }
@@ -183,13 +217,14 @@ impl<M: Model> DraftModel<M> {
     pub(crate) fn draft(&mut self, all: &[Wanted<'_>], least: LeastChance) -> (Vec<Modeled>, u32) {
         let mut drafts = vec![Modeled::default(); all.len()];
         let (mut chances, mut steps) = (vec![1.0; all.len()], 0);
-        self.rows.clear();
+        self.clear_rows();
         for wanted in all {
             let Wanted { lane, text, .. } = *wanted;
+            let Some(known) = self.computed(lane, text) else { continue };
             // The last token is computed again if there is no other one: its logits are gone.
-            let known = self.known(lane, text).min(text.len() - 1);
-            self.truncate(lane, known);
-            self.push_rows(lane, &text[known..], true);
+            let known = known.min(text.len() - 1);
+            self.begin_lane(lane, text, known);
+            self.push_text(lane, &text[known..], true);
         }
         let lanes: Vec<usize> = all.iter().map(|wanted| wanted.lane).collect();
         let drafted: usize = all.iter().map(|wanted| wanted.count as usize).sum();
@@ -202,10 +237,11 @@ impl<M: Model> DraftModel<M> {
         while !self.rows.is_empty() && self.decode() {
             steps += 1;
             let last_rows = (0..self.rows.len()).filter(|row| self.rows[*row].logits);
-            let next: Vec<_> =
-                last_rows.map(|row| (self.rows[row].seq as usize, self.next_token(row))).collect();
-            self.rows.clear();
-            for (lane, (token, class)) in next {
+            let next: Vec<_> = last_rows
+                .map(|row| (row, self.rows[row].seq as usize, self.next_token(row)))
+                .collect();
+            self.clear_rows();
+            for (row, lane, (token, class)) in next {
                 let Some(index) = lanes.iter().position(|other| *other == lane) else { continue };
                 let (draft, chance) = (&mut drafts[index], &mut chances[index]);
                 draft.classes.push(class);
@@ -219,6 +255,7 @@ impl<M: Model> DraftModel<M> {
                 let is_sure = *chance * self.acceptance.value() >= least.to_go_on;
                 if is_open && is_sure && self.lanes[lane].tokens.len() < self.room() {
                     self.push_rows(lane, &[token], true);
+                    self.follow_own(row);
                 }
             }
             if steps == 1 {
@@ -227,6 +264,9 @@ impl<M: Model> DraftModel<M> {
         }
         if let Some((lane, tokens)) = checkpoint {
             self.return_to(lane, tokens);
+        }
+        if self.following.is_some() {
+            all.iter().for_each(|wanted| self.truncate(wanted.lane, wanted.text.len()));
         }
         (drafts, steps)
     }
@@ -265,8 +305,16 @@ impl<M: Model> DraftModel<M> {
         }));
     }
 
+    fn clear_rows(&mut self) {
+        self.rows.clear();
+        self.following.iter_mut().for_each(Following::clear_batch);
+    }
+
     /// Computes the rows. False if that fails: all lanes are empty then.
     fn decode(&mut self) -> bool {
+        if let Some(following) = &self.following {
+            self.model.set_hidden_states(following.batch());
+        }
         // It takes no longer than a few rows of the large model.
         if self.model.decode(&self.rows, &|| false) != Ok(Decoded::Whole) {
             (0..self.lanes.len()).for_each(|lane| self.truncate(lane, 0));
@@ -291,7 +339,10 @@ impl<M: Model> DraftModel<M> {
         }
         self.lanes[lane].tokens.truncate(tokens);
         match tokens {
-            0 => self.model.clear(lane as SeqId),
+            0 => {
+                self.lanes[lane].left_out = 0;
+                self.model.clear(lane as SeqId);
+            }
             _ => self.model.truncate(lane as SeqId, tokens as u32),
         }
     }
@@ -308,7 +359,14 @@ impl<M: Model> DraftModel<M> {
     }
 
     fn cells(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.tokens.len()).sum()
+        self.lanes.iter().map(Lane::cells).sum()
+    }
+}
+
+impl Lane {
+    /// KV cells that it uses.
+    fn cells(&self) -> usize {
+        self.tokens.len() - self.left_out
     }
 }
 

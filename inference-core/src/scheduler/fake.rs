@@ -82,10 +82,16 @@ pub struct FakeModel {
     shape: Shape,
     /// The KV cells of each sequence id, with their tokens.
     seqs: Vec<Vec<(u64, Token)>>,
+    /// Position of the first of these cells. Not 0 in an MTP head alone.
+    firsts: Vec<u32>,
     next_cell: u64,
     /// What a sequence held when its checkpoint was made.
     checkpoint: Option<Vec<(u64, Token)>>,
     logits: Vec<Vec<f32>>,
+    /// The text up to each row of the last batch, if that is told.
+    hidden_states: Vec<Vec<f32>>,
+    /// The hidden states that the rows of the next batch follow, in an MTP head.
+    followed: Option<Vec<f32>>,
     /// Batches until one fails.
     fails_in: Option<u32>,
     /// Every as many tokens it says something else; 0 is never.
@@ -119,11 +125,15 @@ impl FakeModel {
                 context_tokens,
                 batch_rows,
                 vocabulary,
+                hidden_width: 0,
             },
             seqs: vec![Vec::new(); seqs as usize],
+            firsts: vec![0; seqs as usize],
             next_cell: 0,
             checkpoint: None,
             logits: Vec::new(),
+            hidden_states: Vec::new(),
+            followed: None,
             fails_in: None,
             mistakes: 0,
             fail_next_restore: false,
@@ -143,7 +153,24 @@ impl FakeModel {
         self.shape.seq_ids = self.shape.slots + kept;
         self.shape.logits_rows = self.shape.seq_ids;
         self.seqs = vec![Vec::new(); self.shape.seq_ids as usize];
+        self.firsts = vec![0; self.shape.seq_ids as usize];
         self
+    }
+
+    /// Lets batches tell hidden states, for an MTP head.
+    #[cfg(test)]
+    pub(crate) fn telling(mut self) -> Self {
+        self.shape.hidden_width = self.shape.context_tokens;
+        self
+    }
+
+    /// Makes it an MTP head. It insists on hidden states that are those of the text before each
+    /// row.
+    #[cfg(test)]
+    pub(crate) fn into_head(self) -> Self {
+        let mut head = self.without_sharing().truncating().telling();
+        head.followed = Some(Vec::new());
+        head
     }
 
     /// Disables prefix sharing, as in models with sliding windows or a recurrent state.
@@ -197,6 +224,26 @@ impl FakeModel {
         all.len() as u32
     }
 
+    /// The text up to a row, which its sequence holds already. An MTP head may hold the end of it,
+    /// and learns the rest from a hidden state.
+    fn text_up_to(&self, i: usize, row: Row) -> Vec<Token> {
+        let held: Vec<Token> =
+            self.seqs[row.seq as usize].iter().map(|(_, token)| *token).collect();
+        let Some(states) = &self.followed else { return held };
+        let width = self.shape.hidden_width as usize;
+        let state = &states[i * width..][..width];
+        if state.iter().all(|token| *token == 0.0) {
+            // It is missing.
+            return held;
+        }
+        let state = state.iter().take_while(|token| **token >= 0.0);
+        let before: Vec<Token> = state.map(|token| *token as Token).collect();
+        assert_eq!(before.len(), row.position as usize, "a state of another place");
+        let text = [before, vec![row.token]].concat();
+        assert!(text.ends_with(&held), "a state of another text");
+        text
+    }
+
     /// The token that follows `sequence`: the one after the last position that the response has
     /// reached, treating the prompt as a circle. The prompt ends with the first 0x00; without one,
     /// the first token is repeated.
@@ -229,14 +276,22 @@ impl Model for FakeModel {
             return Err(DecodeError("told to fail".into()));
         }
         self.logits = vec![Vec::new(); rows.len()];
+        self.hidden_states = vec![vec![-1.0; self.shape.hidden_width as usize]; rows.len()];
         for (i, row) in rows.iter().enumerate() {
             let seq = &mut self.seqs[row.seq as usize];
-            assert_eq!(seq.len(), row.position as usize, "positions must be consecutive");
-            assert!(seq.len() < self.shape.context_tokens as usize, "context overrun");
+            if self.followed.is_some() && seq.is_empty() {
+                self.firsts[row.seq as usize] = row.position;
+            }
+            let end = self.firsts[row.seq as usize] + seq.len() as u32;
+            assert_eq!(end, row.position, "positions must be consecutive");
+            assert!(end < self.shape.context_tokens, "context overrun");
             seq.push((self.next_cell, row.token));
             self.next_cell += 1;
+            let tokens = self.text_up_to(i, *row);
+            for (state, token) in self.hidden_states[i].iter_mut().zip(&tokens) {
+                *state = *token as f32;
+            }
             if row.logits {
-                let tokens: Vec<Token> = seq.iter().map(|(_, token)| *token).collect();
                 let mut logits = vec![0.0; self.shape.vocabulary as usize];
                 let is_wrong =
                     self.mistakes > 0 && tokens.len().is_multiple_of(self.mistakes as usize);
@@ -252,6 +307,15 @@ impl Model for FakeModel {
         let logits = &self.logits[row];
         assert!(!logits.is_empty(), "logits of a row that did not want them");
         logits
+    }
+
+    fn hidden_state(&self, row: usize) -> &[f32] {
+        self.hidden_states.get(row).map_or(&[], Vec::as_slice)
+    }
+
+    fn set_hidden_states(&mut self, states: &[f32]) {
+        assert!(self.followed.is_some(), "it follows nothing");
+        self.followed = Some(states.to_vec());
     }
 
     fn run_on_threads(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
@@ -271,8 +335,9 @@ impl Model for FakeModel {
 
     fn truncate(&mut self, seq: SeqId, tokens: u32) {
         assert_eq!(self.shape.undo, Undo::LastTokens, "a state cannot be taken back");
-        assert!(self.seqs[seq as usize].len() >= tokens as usize);
-        self.seqs[seq as usize].truncate(tokens as usize);
+        let held = (tokens - self.firsts[seq as usize]) as usize;
+        assert!(self.seqs[seq as usize].len() >= held);
+        self.seqs[seq as usize].truncate(held);
     }
 
     fn checkpoint(&mut self, seq: SeqId) {

@@ -114,8 +114,9 @@ impl<M: Model> Engine<M> {
         self
     }
 
-    /// Adds a small model that drafts what this one may say, side by side for as many sequences as
-    /// it has slots. It needs speculation, and must be able to undo a draft.
+    /// Adds a small model that drafts what this one may say, or this one's MTP head, side by side
+    /// for as many sequences as it has slots. It needs speculation, and must be able to undo a
+    /// draft.
     pub fn with_draft_model(mut self, model: M) -> Self {
         let can_draft = self.speculates() && model.shape().undo != Undo::Nothing;
         self.draft_model = can_draft.then(|| DraftModel::new(model, self.shape.vocabulary));
@@ -410,6 +411,9 @@ impl<M: Model> StepEngine for Engine<M> {
         // Sequences that still want their rows are not held up by canceled ones.
         let is_unwanted = || may_stop && flags.iter().all(|flag| flag.is_set());
         let decoded = self.model.decode(&self.rows, &is_unwanted);
+        if decoded == Ok(Decoded::Whole) {
+            self.pass_hidden_states(&shares);
+        }
         let spent = clock().saturating_sub(begun);
         self.stats.steps += 1;
         self.stats.slot_steps += shares.len() as u64;

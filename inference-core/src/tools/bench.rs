@@ -45,6 +45,14 @@ impl<M: Model> Model for EndlessModel<M> {
         self.inner.logits(row)
     }
 
+    fn hidden_state(&self, row: usize) -> &[f32] {
+        self.inner.hidden_state(row)
+    }
+
+    fn set_hidden_states(&mut self, states: &[f32]) {
+        self.inner.set_hidden_states(states);
+    }
+
     fn run_on_threads(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
         self.inner.run_on_threads(pieces, work);
     }

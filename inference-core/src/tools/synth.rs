@@ -17,6 +17,7 @@ mod chain;
 mod delta;
 mod experts;
 mod lean;
+mod mtp;
 mod shapes;
 mod vocabulary;
 
@@ -61,13 +62,21 @@ pub struct ModelShape {
     context: u32,
     /// True for a reranking model.
     ranks: bool,
+    /// True if an MTP head comes after the layers.
+    mtp_head: bool,
 }
 
 impl ModelShape {
     /// The same model without the layers after the first ones: a draft model of it. `None` if it
     /// has fewer, or that are none.
     pub fn with_layers(self, layers: u32) -> Option<Self> {
-        (1..=self.layers).contains(&layers).then_some(Self { layers, ..self })
+        let is_known = (1..=self.layers).contains(&layers);
+        is_known.then_some(Self { layers, mtp_head: false, ..self })
+    }
+
+    /// Layers, with the MTP head.
+    fn blocks(&self) -> u32 {
+        self.layers + u32::from(self.mtp_head)
     }
 }
 
@@ -120,14 +129,17 @@ impl Synth {
         quant: &Quant,
         chain: Chain,
     ) -> Result<Self, String> {
-        if !["llama", "qwen2"].contains(&shape.architecture) {
+        if !["llama", "qwen2", delta::DELTA, mtp::GLM].contains(&shape.architecture) {
             return Err(format!("{} can have no chain", shape.name));
         }
         let (columns, rows) = (shape.width, shape.vocabulary as u64);
         let kind = fitting(quant.embedding, columns);
         let row = row_bytes(kind, columns).ok_or("the output's rows do not fit")?;
-        let (name, dimensions) = ("output.weight".into(), vec![columns, rows]);
-        self.writer.tensor(Tensor { name, dimensions, kind, bytes: row * rows });
+        let head = format!("blk.{}.{}", shape.layers, chain::HEAD_TABLE);
+        for name in ["output.weight".into()].into_iter().chain(shape.mtp_head.then_some(head)) {
+            let dimensions = vec![columns, rows];
+            self.writer.tensor(Tensor { name, dimensions, kind, bytes: row * rows });
+        }
         self.chain = Some(chain);
         Ok(self)
     }
@@ -160,8 +172,12 @@ impl Synth {
         for (name, dimensions, kind) in top_tensors(shape, quant) {
             add(name, dimensions, kind)?;
         }
-        for layer in 0..shape.layers {
-            for (name, dimensions, kind) in layer_tensors(shape, quant, layer) {
+        for layer in 0..shape.blocks() {
+            let mut tensors = layer_tensors(shape, quant, layer);
+            if layer == shape.layers {
+                tensors.extend(mtp::tensors(shape, quant));
+            }
+            for (name, dimensions, kind) in tensors {
                 add(format!("blk.{layer}.{name}"), dimensions, kind)?;
             }
         }
@@ -179,7 +195,7 @@ impl Synth {
         self.writer.finish(out, |tensor, out| {
             let columns = tensor.dimensions[0];
             let rows = tensor.dimensions.get(1).copied();
-            let all = rows.unwrap_or(1);
+            let all: u64 = tensor.dimensions[1..].iter().product();
             if let Some(rows) = self.chain.and_then(|c| c.rows(&tensor.name, columns, all)) {
                 for first in (0..all).step_by(DRAWN_ROWS as usize) {
                     let mut numbers = Vec::new();
@@ -298,6 +314,7 @@ fn layer_tensors(shape: &ModelShape, quant: &Quant, layer: u32) -> Tensors {
         lean::WINDOWED => [all, lean::windowed_tensors(shape)].concat(),
         lean::HYBRID => lean::hybrid_tensors(shape, quant, layer, all),
         experts::EXPERTS => experts::tensors(shape, quant, sensitive, all),
+        mtp::GLM => mtp::glm_tensors(shape, quant, layer, all),
         _ => all,
     }
 }
@@ -308,7 +325,7 @@ fn write_metadata(writer: &mut Writer, shape: &ModelShape, vocabulary: &Vocabula
     writer.text("general.name", &format!("{} with random weights", shape.name));
     writer.number(&key("context_length"), shape.context);
     writer.number(&key("embedding_length"), shape.width as u32);
-    writer.number(&key("block_count"), shape.layers);
+    writer.number(&key("block_count"), shape.blocks());
     writer.number(&key("feed_forward_length"), shape.hidden as u32);
     writer.number(&key("attention.head_count"), shape.heads as u32);
     if shape.architecture == "bert" {
@@ -323,6 +340,7 @@ fn write_metadata(writer: &mut Writer, shape: &ModelShape, vocabulary: &Vocabula
     if shape.architecture == experts::EXPERTS {
         experts::write_metadata(writer, shape);
     }
+    mtp::write_metadata(writer, shape);
     writer.fraction(&key("rope.freq_base"), shape.rope_base);
     writer.fraction(&key("attention.layer_norm_rms_epsilon"), shape.epsilon);
     vocabulary.write_metadata(writer);

@@ -35,6 +35,9 @@ pub struct Shape {
     pub batch_rows: u32,
     /// Number of tokens in the vocabulary.
     pub vocabulary: u32,
+    /// Elements of a hidden state, of which a batch tells one for each row, for an MTP head; 0 if
+    /// it tells none.
+    pub(crate) hidden_width: u32,
 }
 
 /// What a sequence can lose of its last batch.
@@ -102,6 +105,11 @@ pub trait Model {
     fn decode(&mut self, rows: &[Row], stop: Stop<'_>) -> Result<Decoded, DecodeError>;
     /// The logits of row `row` of the last batch, one per token of the vocabulary.
     fn logits(&self, row: usize) -> &[f32];
+    /// The hidden state after row `row` of the last batch. Empty if batches tell none.
+    fn hidden_state(&self, row: usize) -> &[f32];
+    /// Sets the hidden states that the rows of the next batch follow, one for each: those of the
+    /// rows before them. Only for an MTP head.
+    fn set_hidden_states(&mut self, states: &[f32]);
     /// Calls `work` on each compute thread, with the thread's number. Calls it only on the current
     /// thread, with 0, if `pieces` rows of logits are too little work to share.
     fn run_on_threads(&self, pieces: usize, work: &(dyn Fn(usize) + Sync));

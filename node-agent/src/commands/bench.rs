@@ -20,6 +20,7 @@ use clap::{Args, ValueEnum};
 use inference_core::hardware::Kernel;
 use inference_core::hardware::files::Root;
 use inference_core::hardware::report::Machine;
+use inference_core::model_file::mtp_head;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::model_files::ModelFiles;
@@ -78,6 +79,8 @@ pub(crate) struct Setup {
     pub rounds: u32,
     /// Whether the child confines itself.
     pub sandbox: SandboxMode,
+    /// Measure what the MTP head in the model's file gains.
+    pub mtp_head: bool,
 }
 
 /// Output of the figures.
@@ -113,7 +116,8 @@ pub(crate) fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
     let default = if std::io::stdout().is_terminal() { Format::Table } else { Format::Json };
     let cores = inference_core::hardware::compute_threads() as u32;
     let threads = args.threads.unwrap_or(cores);
-    let steps = runner::steps(args.rounds, args.draft_model.is_some());
+    let mtp_head = args.draft_model.is_none() && mtp_head::is_usable(files.header());
+    let steps = runner::steps(args.rounds, args.draft_model.is_some() || mtp_head);
     let show = Show {
         format: args.format.unwrap_or(default),
         bar: Progress::new(Some(steps + 1 + u64::from(args.rounds))),
@@ -121,7 +125,7 @@ pub(crate) fn run(args: &BenchArgs, kernel: Kernel) -> Result<(), Failed> {
     };
     let how = format!("threads; kernels {}", kernel.name());
     show.add(Figure::new("machine", f64::from(threads), None, &how))?;
-    let setup = Setup { kernel, threads, rounds: args.rounds, sandbox: args.sandbox };
+    let setup = Setup { kernel, threads, rounds: args.rounds, sandbox: args.sandbox, mtp_head };
     show.begin("the machine");
     let machine = Machine::read(&Root::machine(), std::env::consts::ARCH);
     let peaks = Peaks::measure(setup, &machine)?;

@@ -15,6 +15,7 @@ use inference_core::model_file::memory_plan::weights::Repacking;
 use inference_core::model_file::memory_plan::{
     LoadMode, Plan, PlanFailure, RequestedSettings, SLOTS_MAX, plan,
 };
+use inference_core::model_file::mtp_head;
 
 use crate::commands::hardware::measure;
 use crate::commands::model::local_file;
@@ -57,6 +58,9 @@ pub(crate) struct PlanArgs {
     /// Plan without flash attention
     #[arg(long)]
     pub no_flash_attention: bool,
+    /// Plan without the MTP head of a model file that has one
+    #[arg(long)]
+    pub no_mtp: bool,
     /// Plan without repacking the weights for this CPU
     #[arg(long)]
     pub no_repacking: bool,
@@ -91,10 +95,10 @@ impl PlanArgs {
             facts.bandwidth = measure(&machine).map_err(Failed::data)?.map(|b| b.best);
         }
         let capacity = self.capacity.run(&model, &machine).map_err(Failed::data)?;
-        self.print(plan(&header, &facts, &self.wanted()), capacity)
+        self.print(plan(&header, &facts, &self.wanted(&header)), capacity)
     }
 
-    fn wanted(&self) -> RequestedSettings {
+    fn wanted(&self, header: &Header) -> RequestedSettings {
         RequestedSettings {
             slots: self.slots,
             context_tokens: self.context_tokens,
@@ -105,6 +109,7 @@ impl PlanArgs {
             flash_attention: !self.no_flash_attention,
             load: self.load,
             batch_rows: self.batch_rows,
+            mtp_head: !self.no_mtp && mtp_head::is_usable(header),
             ..RequestedSettings::default()
         }
     }

@@ -31,6 +31,11 @@ pub(crate) struct SynthArgs {
     /// and its draft model [default: none, random weights]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub chain: Option<u8>,
+    /// With --chain, let the MTP head of a model that has one know as many percent of the tokens
+    /// [default: 100]
+    #[arg(long, value_name = "PERCENT", requires = "chain",
+        value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub head: Option<u8>,
     /// Overwrite an existing file
     #[arg(long)]
     pub force: bool,
@@ -49,7 +54,10 @@ impl SynthArgs {
         let quant = quant.ok_or_else(|| Failed::data("unknown quantization"))?;
         let synth = Synth::with_pre(&shape, quant, &self.pre).map_err(Failed::data)?;
         let synth = match self.chain {
-            Some(known_percent) => synth.with_chain(&shape, quant, Chain { known_percent }),
+            Some(known_percent) => {
+                let head_percent = self.head.unwrap_or(100);
+                synth.with_chain(&shape, quant, Chain { known_percent, head_percent })
+            }
             None => Ok(synth),
         };
         let synth = synth.map_err(|why| Failed::data(format_args!("--chain: {why}")))?;

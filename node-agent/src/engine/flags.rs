@@ -4,6 +4,7 @@
 //! sizes that were not set shrink until they fit, and sizes that were set are rejected if they do
 //! not fit.
 
+mod drafting;
 pub(crate) mod setting;
 mod settings_error;
 pub(crate) mod tuned;
@@ -19,7 +20,7 @@ use inference_core::llama::{BATCH_ROWS, FlashAttention, KvType, POLL, Pooling};
 use inference_core::model_file::gguf::Header;
 use inference_core::model_file::memory_plan::layout::{EmbeddingBatching, Layout};
 use inference_core::model_file::memory_plan::{
-    LoadMode, MachineFacts, PlanFailure, RequestedSettings, draft, plan,
+    LoadMode, MachineFacts, PlanFailure, RequestedSettings, plan,
 };
 
 use crate::engine::flags::tuned::{Fixed, Tuned};
@@ -92,6 +93,11 @@ pub(crate) struct EngineFlags {
     /// stay the same [default: none]
     #[arg(long, env = "FLOTILLA_DRAFT_MODEL", value_name = "MODEL")]
     pub draft_model: Option<PathBuf>,
+    /// Do not use the MTP head (multi-token prediction) of a model file that has one. It drafts
+    /// what the model may say, where that is faster; responses stay the same. A draft model
+    /// replaces it
+    #[arg(long, env = "FLOTILLA_NO_MTP", value_parser = FalseyValueParser::new())]
+    pub no_mtp: bool,
     /// Pooling of an embedding model: mean, cls, last, or rank for a reranking model
     /// [default: as in the model file; without either, the model generates text]
     #[arg(long, env = "FLOTILLA_POOLING")]
@@ -136,6 +142,9 @@ impl EngineFlags {
     ) -> Result<EngineOptions, SettingsError> {
         let (options, origins) = self.resolve(files, kernel, tuned)?;
         tracing::info!(settings = origins, "settings resolved");
+        if options.mtp_head {
+            tracing::info!("MTP head loaded: it drafts, and --no-mtp leaves it out");
+        }
         let trained_tokens = trained_tokens(files.header());
         let EngineOptions { context_tokens, slots, .. } = options;
         if self.context_tokens.is_none() && context_tokens < trained_tokens {
@@ -217,6 +226,7 @@ impl EngineFlags {
             slot_files: None,
             speculation: !self.no_speculation,
             draft_model: self.draft_model().map(Path::to_path_buf),
+            mtp_head: self.uses_mtp_head(header, vectors.is_some()),
             pooling: self.pooling,
             threads: threads.value,
             cpus,
@@ -228,23 +238,6 @@ impl EngineFlags {
             template: TemplateChoice::default(),
         };
         Ok((options, origins))
-    }
-
-    /// The draft model, unless speculative decoding is disabled.
-    pub(crate) fn draft_model(&self) -> Option<&Path> {
-        self.draft_model.as_deref().filter(|_| !self.no_speculation)
-    }
-
-    /// Memory that the draft model takes, as far as it is known.
-    fn draft_bytes(&self, facts: &MachineFacts) -> Result<u64, SettingsError> {
-        let Some(path) = self.draft_model() else { return Ok(0) };
-        let files = ModelFiles::open(path).map_err(SettingsError::Draft)?;
-        let bytes = draft::bytes(files.header(), facts, self.load).unwrap_or_else(|why| {
-            tracing::warn!("no memory plan for the draft model: {why}");
-            0
-        });
-        tracing::info!(file = %path.display(), bytes, "draft model");
-        Ok(bytes)
     }
 
     /// Settings that tuning must not change.
@@ -385,6 +378,7 @@ impl EngineFlags {
             saved_prefix_bytes: self.saved_prefix_mib.map(|mib| mib << 20),
             embedding_batching: case.vectors,
             whole_windows: false,
+            mtp_head: self.uses_mtp_head(case.header, case.vectors.is_some()),
         }
     }
 

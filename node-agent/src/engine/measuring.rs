@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use inference_core::hardware::Kernel;
-use inference_core::llama::{Weights, register};
+use inference_core::llama::{Loading, Weights, register};
 use inference_core::model_file::memory_plan::LoadMode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -172,23 +172,27 @@ pub(crate) fn load_confined(
     kernel: Kernel,
     mode: LoadMode,
 ) -> Result<Weights, String> {
-    load_all_confined(&[model], sandbox, kernel, mode).map(|mut all| all.remove(0))
+    load_all_confined(&[(model, false)], sandbox, kernel, mode).map(|mut all| all.remove(0))
 }
 
-/// Like [`load_confined`], for several models.
+/// Like [`load_confined`], for several models, each with its MTP head or without.
 pub(crate) fn load_all_confined(
-    models: &[&Path],
+    models: &[(&Path, bool)],
     sandbox: SandboxMode,
     kernel: Kernel,
     mode: LoadMode,
 ) -> Result<Vec<Weights>, String> {
-    let opened = models.iter().map(|model| ModelFiles::open(model).map_err(|e| e.to_string()));
+    let open = |(model, _): &(&Path, bool)| ModelFiles::open(model).map_err(|e| e.to_string());
+    let opened = models.iter().map(open);
     let opened: Vec<ModelFiles> = opened.collect::<Result<_, _>>()?;
     let all: Vec<&File> = opened.iter().flat_map(ModelFiles::parts).collect();
     sandbox::confine(sandbox, &all, &[])?;
     register(kernel);
-    let load = |f: &ModelFiles| Weights::load(&f.open_paths(), mode).map_err(|e| e.to_string());
-    opened.iter().map(load).collect()
+    let load = |(files, (_, mtp_head)): (&ModelFiles, &(&Path, bool))| {
+        let loading = Loading { mtp_head: *mtp_head, ..mode.into() };
+        Weights::load(&files.open_paths(), loading).map_err(|e| e.to_string())
+    };
+    opened.iter().zip(models).map(load).collect()
 }
 
 /// In the child: writes an answer.

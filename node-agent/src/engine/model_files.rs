@@ -107,10 +107,10 @@ impl ModelFiles {
     }
 
     /// Bytes of the weights that a set of kernels repacks; 0 for a model in parts, of which
-    /// only the first header is known.
-    pub(crate) fn repacked_bytes(&self, kernel: Kernel) -> u64 {
+    /// only the first header is known. The MTP head counts if it is loaded.
+    pub(crate) fn repacked_bytes(&self, kernel: Kernel, with_head: bool) -> u64 {
         match self.versions.as_slice() {
-            [file] => repacked_bytes(&self.header, kernel).min(file.bytes),
+            [file] => repacked_bytes(&self.header, kernel, with_head).min(file.bytes),
             _ => 0,
         }
     }

@@ -44,6 +44,8 @@ pub(crate) struct EngineOptions {
     /// Path of the draft model's file, if there is one: a separate argument, too.
     #[serde(skip)]
     pub draft_model: Option<PathBuf>,
+    /// Use the MTP head, which the model's file has.
+    pub mtp_head: bool,
     /// Pooling type for an embedding model whose file does not give it.
     pub pooling: Option<Pooling>,
     /// Storage type of keys and values.
@@ -84,6 +86,7 @@ impl EngineOptions {
             slot_files: None,
             speculation: true,
             draft_model: None,
+            mtp_head: false,
             pooling: None,
             kv_type: KvType::F16,
             flash_attention: FlashAttention::Auto,

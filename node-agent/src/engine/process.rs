@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use inference_core::llama::{
     ContextOptions, EmbedOptions, LlamaEmbedder, LlamaModel, LlamaTokenizer, LoadError, Loading,
-    Pooling, Weights, draft_model, register,
+    Pooling, Weights, draft_model, mtp_head, register,
 };
 use inference_core::model_file::memory_plan::LoadMode;
 use inference_core::prepare::{IsWanted, Lane, PrepareError, Prepared, Preparer, RerankTemplate};
@@ -291,9 +291,11 @@ impl Prompts {
     fn load_weights(&mut self, files: &Files) -> Result<Loaded, LoadError> {
         register(self.options.kernel);
         let Files { model: files, draft } = files;
-        let load = |files: &ModelFiles| Weights::load(&files.open_paths(), self.loading(files));
-        let weights = load(files)?;
-        let draft = draft.as_ref().map(load);
+        let load = |files: &ModelFiles, mtp_head| {
+            Weights::load(&files.open_paths(), self.loading(files, mtp_head))
+        };
+        let weights = load(files, self.options.mtp_head)?;
+        let draft = draft.as_ref().map(|files| load(files, false));
         let draft = draft.transpose().map_err(|error| LoadError::Draft(Box::new(error)))?;
         let is_mapped = self.options.load == LoadMode::Mmap;
         if let Some(mapped) = self.confined.mapped.take().filter(|_| is_mapped) {
@@ -325,9 +327,10 @@ impl Prompts {
         Ok(Loaded { preparer, running, sizes, digest, speculates, prefix_key })
     }
 
-    fn loading(&self, files: &ModelFiles) -> Loading {
+    fn loading(&self, files: &ModelFiles, mtp_head: bool) -> Loading {
         let EngineOptions { load, threads, kernel, huge_pages, .. } = self.options;
-        Loading { mode: load, threads, repacked_bytes: files.repacked_bytes(kernel), huge_pages }
+        let repacked_bytes = files.repacked_bytes(kernel, mtp_head);
+        Loading { mode: load, threads, repacked_bytes, huge_pages, mtp_head }
     }
 
     /// Returns as well whether it may compute several tokens of a response at once, and the key of
@@ -354,7 +357,10 @@ impl Prompts {
             whole_windows: false,
         };
         let model = LlamaModel::new(weights.clone(), context)?;
-        let draft = draft.map(|weights| draft_model(&model, weights, context)).transpose()?;
+        let draft = match draft {
+            Some(weights) => Some(draft_model(&model, weights, context)?),
+            None => mtp_head(&model, context)?,
+        };
         let mut engine = Engine::new(model, QUEUE_MAX).with_speculation(self.options.speculation);
         let speculates = engine.speculates();
         if let Some(draft) = draft {

@@ -83,6 +83,13 @@ fn drafts_of_models() {
     runtime.block_on(speculation::models());
 }
 
+#[test]
+#[ignore = "measures: make bench-drafts"]
+fn drafts_of_heads() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(speculation::heads());
+}
+
 /// Asks each once: weights are read from the disk, and buffers are allocated.
 async fn warm_up(peers: &[Peer]) {
     for peer in peers {

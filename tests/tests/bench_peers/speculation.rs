@@ -27,9 +27,12 @@ const STRIDE: u64 = 7919;
 const VOCABULARY: u64 = 151_936;
 
 fn model(folder: &Folder, shape: &str, quant: &str, percent: u64) -> PathBuf {
-    let path = folder.path().join(format!("{shape}-{quant}-{percent}.gguf"));
-    let percent = percent.to_string();
-    let arguments = ["synth", "--shape", shape, "--quant", quant, "--chain", &percent];
+    chain(folder, shape, quant, &["--chain", &percent.to_string()])
+}
+
+fn chain(folder: &Folder, shape: &str, quant: &str, more: &[&str]) -> PathBuf {
+    let path = folder.path().join(format!("{shape}-{quant}{}.gguf", more.concat()));
+    let arguments = [&["synth", "--shape", shape, "--quant", quant], more].concat();
     let ran = run("flotilla-agent", &[&arguments[..], &[path.to_str().unwrap()]].concat());
     assert_eq!(ran.code, Some(0), "{ran:?}");
     path
@@ -131,6 +134,18 @@ async fn drafted(model: &Path, small: &Path, title: &str) {
     turns(&mut table, &peers, &[(String::new(), (20, 0))]).await;
 }
 
+/// Each server with the head in the model's file, and without.
+async fn with_head(model: &Path, title: &str) {
+    let mut table = Table::new(title, &[]);
+    let own = [("Flotilla, no drafts", &["--no-speculation"][..]), ("Flotilla", &[])];
+    let theirs = [
+        ("llama-server, no drafts", &[][..]),
+        ("llama-server, draft-mtp", &["--spec-type", "draft-mtp"]),
+    ];
+    let peers = started(model, &own, &theirs).await;
+    turns(&mut table, &peers, &[(String::new(), (20, 0))]).await;
+}
+
 type Variant<'a> = (&'static str, &'a [&'a str]);
 
 async fn started(model: &Path, own: &[Variant<'_>], theirs: &[Variant<'_>]) -> Vec<Peer> {
@@ -155,6 +170,19 @@ pub async fn texts() {
     for quant in chosen("FLOTILLA_BENCH_QUANTS", "q4_0") {
         let large = model(&folder, shape, &quant, 100);
         repeating(&large, &format!("{shape}, {quant}, text that repeats its prompt")).await;
+    }
+}
+
+/// Drafts of MTP heads.
+pub async fn heads() {
+    let shape = &chosen("FLOTILLA_BENCH_HEAD_SHAPE", "qwen3.5-4b-mtp")[0];
+    for quant in chosen("FLOTILLA_BENCH_QUANTS", "q4_0") {
+        for percent in ["90", "70", "50"] {
+            let folder = Folder::new();
+            let model = chain(&folder, shape, &quant, &["--chain", "100", "--head", percent]);
+            let title = format!("{shape}, {quant}, an MTP head that knows {percent} %");
+            with_head(&model, &title).await;
+        }
     }
 }
 

@@ -18,12 +18,13 @@ fn pair(folder: &Folder) -> (String, String) {
     (file(folder, "tiny", &[]), file(folder, "tiny", &["--layers", "1"]))
 }
 
-fn file(folder: &Folder, shape: &str, more: &[&str]) -> String {
+/// The file of a model with random weights, unless more is said.
+pub(crate) fn file(folder: &Folder, shape: &str, more: &[&str]) -> String {
     let name = format!("{shape}{}.gguf", more.concat());
     synth(folder, &name, &[&["--shape", shape, "--quant", "q8_0"], more].concat())
 }
 
-fn request(temperature: f64, seed: u64) -> Value {
+pub(crate) fn request(temperature: f64, seed: u64) -> Value {
     let mut request = chat("Write something new.");
     let fields = json!({"temperature": temperature, "seed": seed, "max_tokens": 60, "logprobs": true, "model": "m"});
     request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -35,7 +36,7 @@ fn request(temperature: f64, seed: u64) -> Value {
     request
 }
 
-async fn choice(agent: &Agent, request: &Value) -> Value {
+pub(crate) async fn choice(agent: &Agent, request: &Value) -> Value {
     let answer = agent.client.chat(request).await;
     assert_eq!(answer.status, 200, "{:?}", answer.body);
     answer.json()["choices"][0].take()
@@ -49,11 +50,12 @@ async fn a_draft_model_changes_no_token_whatever_is_asked_beside_it() {
     for (large, draft) in
         [(&tiny, &draft), (&tiny, &recurrent), (&delta, &draft), (&delta, &recurrent)]
     {
-        compare(large, draft).await;
+        compare(large, &["--draft-model", draft]).await;
     }
 }
 
-async fn compare(large: &str, draft: &str) {
+/// Compares the responses of a model that drafts with those of one that does not.
+pub(crate) async fn compare(large: &str, drafts: &[&str]) {
     let name = ["--model-name", "m", "--slots", "4"];
     let start = |more: &[&str]| {
         let arguments: Vec<String> = name.iter().chain(more).map(|s| s.to_string()).collect();
@@ -64,7 +66,7 @@ async fn compare(large: &str, draft: &str) {
         }
     };
     let plain = start(&["--no-speculation"]).await;
-    let drafting = start(&["--draft-model", draft]).await;
+    let drafting = start(drafts).await;
     for temperature in [1.5, 0.5, 0.0] {
         let requests: Vec<Value> = (0..4).map(|seed| request(temperature, seed)).collect();
         let mut expected = Vec::new();
@@ -78,8 +80,8 @@ async fn compare(large: &str, draft: &str) {
             assert_eq!(said, expected, "{large} at {temperature}, round {round}");
         }
     }
-    assert!(drafting.metric("node_drafted_tokens_total").await > 0.0, "{large} with {draft}");
-    assert!(drafting.metric("node_accepted_tokens_total").await > 0.0, "{large} with {draft}");
+    assert!(drafting.metric("node_drafted_tokens_total").await > 0.0, "{large} {drafts:?}");
+    assert!(drafting.metric("node_accepted_tokens_total").await > 0.0, "{large} {drafts:?}");
 }
 
 #[tokio::test]

@@ -35,6 +35,7 @@ mod logs;
 mod machine;
 mod memory;
 mod model;
+mod mtp_head;
 mod mutants;
 mod node_certificates;
 mod openapi;

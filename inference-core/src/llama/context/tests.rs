@@ -16,7 +16,7 @@ use crate::model_file::memory_plan::weights::repacked_bytes;
 use crate::scheduler::engine_thread::StepEngine;
 use crate::scheduler::sequence::{CancelFlag, Job};
 use crate::scheduler::step::Engine;
-use crate::tools::synth::{QUANTS, SHAPES, Synth};
+use crate::tools::synth::{Chain, QUANTS, SHAPES, Synth};
 use crate::types::request::{EngineStats, Event, Options, Sampling, Tenant, TextChunk};
 
 /// Tokens of a prompt: more than two sliding windows.
@@ -26,24 +26,32 @@ const NEVER: Stop<'static> = &|| false;
 /// Models with shared cells, with sliding windows, and with recurrent states besides attention.
 const ALL: [&str; 4] = ["tiny", "tiny-window", "tiny-hybrid", "tiny-delta"];
 
-/// Writes a model with random weights to a new file.
-fn write(shape: &str, quant: &str) -> PathBuf {
+/// Writes a model with random weights, or a chain, to a new file.
+fn write(shape: &str, quant: &str, chain: Option<Chain>) -> PathBuf {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let name = format!("flotilla-{shape}-{}-{number}.gguf", std::process::id());
     let path = std::env::temp_dir().join(name);
     let shape = SHAPES.iter().find(|known| known.name == shape).unwrap();
     let quant = QUANTS.iter().find(|known| known.name == quant).unwrap();
-    let synth = Synth::new(shape, quant).unwrap();
+    let mut synth = Synth::new(shape, quant).unwrap();
+    if let Some(chain) = chain {
+        synth = synth.with_chain(shape, quant, chain).unwrap();
+    }
     synth.write(&mut BufWriter::new(File::create(&path).unwrap()), |_| {}).unwrap();
     path
 }
 
 /// A model with random weights, whose file is already deleted.
 pub(crate) fn weights(shape: &str) -> Weights {
+    load(shape, None, LoadMode::Mmap.into())
+}
+
+/// The same, loaded in another way.
+pub(crate) fn load(shape: &str, chain: Option<Chain>, loading: Loading) -> Weights {
     register(Kernel::Baseline);
-    let path = write(shape, "f16");
-    let weights = Weights::load(&[&path], LoadMode::Mmap);
+    let path = write(shape, "f16", chain);
+    let weights = Weights::load(&[&path], loading);
     // The mapping stays valid until it is dropped.
     std::fs::remove_file(&path).unwrap();
     weights.unwrap()
@@ -53,7 +61,7 @@ fn model(shape: &str, slots: u32, batch_rows: u32) -> LlamaModel {
     LlamaModel::new(weights(shape), options(slots, batch_rows)).unwrap()
 }
 
-fn options(slots: u32, batch_rows: u32) -> ContextOptions {
+pub(crate) fn options(slots: u32, batch_rows: u32) -> ContextOptions {
     ContextOptions {
         slots,
         context_tokens: CONTEXT,
@@ -116,11 +124,11 @@ fn alone(shape: &str) -> (Vec<Vec<f32>>, f32) {
 fn weights_that_several_threads_repack_into_memory_found_ahead_are_the_same() {
     register(Kernel::Baseline);
     for (shape, quant) in [("tiny", "q4_0"), ("tiny-experts", "q4_0"), ("tiny-experts", "q4_k_m")] {
-        let path = write(shape, quant);
+        let path = write(shape, quant, None);
         let file = File::open(&path).unwrap();
         let bytes = file.metadata().unwrap().len();
         let header = gguf::read_header(BufReader::new(file), bytes).unwrap();
-        let exact = repacked_bytes(&header, Kernel::Baseline);
+        let exact = repacked_bytes(&header, Kernel::Baseline, false);
         assert!(exact > bytes / 4, "{shape} {quant}: {exact} of {bytes}");
         let logits = |loading: Loading| {
             let weights = Weights::load(&[&path], loading).unwrap();
@@ -135,7 +143,8 @@ fn weights_that_several_threads_repack_into_memory_found_ahead_are_the_same() {
         {
             for mode in [LoadMode::Mmap, LoadMode::None] {
                 let huge_pages = threads == 3;
-                let same = logits(Loading { mode, threads, repacked_bytes, huge_pages });
+                let same =
+                    logits(Loading { mode, threads, repacked_bytes, huge_pages, mtp_head: false });
                 assert_eq!(same, expected, "{shape} {quant} {threads} {repacked_bytes} {mode:?}");
             }
         }

@@ -5,7 +5,7 @@
 //! logits instead of the latter. Each case was measured with llama.cpp 0.6.0-dev.
 
 use super::layout::{Layer, Layout};
-use super::{LOGITS_ROWS_MIN, PlanError};
+use super::{LOGITS_ROWS_MIN, PlanError, draft};
 use crate::model_file::gguf::kinds::{self, Kind};
 
 /// llama.cpp rounds the number of KV cells up to a multiple of this.
@@ -150,6 +150,44 @@ pub(crate) fn context_bytes(
         output: output_bytes(layout, sizes),
         scratch: scratch_bytes(layout, sizes),
     })
+}
+
+impl std::ops::Add for ContextBytes {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            kv: self.kv.saturating_add(other.kv),
+            state: self.state.saturating_add(other.state),
+            compute: self.compute.saturating_add(other.compute),
+            output: self.output.saturating_add(other.output),
+            scratch: self.scratch.saturating_add(other.scratch),
+        }
+    }
+}
+
+/// Computes the memory of the context of an MTP head, beside that of its model, of whose sequences
+/// each has at most `context_tokens`.
+pub(crate) fn head_bytes(
+    layout: &Layout,
+    sizes: &ContextSizes,
+    context_tokens: u64,
+) -> Result<ContextBytes, PlanError> {
+    let alone = layout.state() > 0;
+    let own = ContextSizes {
+        kv_cells: if alone { context_tokens } else { sizes.kv_cells },
+        seq_ids: if alone { 1 } else { sizes.seq_ids.min(draft::SEQUENCES.into()) },
+        batch_rows: draft::BATCH_ROWS.into(),
+        whole_windows: true,
+        ..*sizes
+    };
+    let head = layout.head();
+    let told = [sizes.batch_rows, own.batch_rows.saturating_mul(2)];
+    let told = told.iter().fold(0u64, |sum, rows| sum.saturating_add(*rows));
+    let bytes = context_bytes(&head, &own)?;
+    // The hidden states of both batches, and those that the rows of the head follow.
+    let output = told.saturating_mul(layout.width).saturating_mul(4);
+    Ok(ContextBytes { output: bytes.output.saturating_add(output), ..bytes })
 }
 
 fn output_bytes(layout: &Layout, sizes: &ContextSizes) -> u64 {

@@ -5,6 +5,7 @@
 
 use super::PlanError;
 use crate::model_file::gguf::Header;
+use crate::model_file::mtp_head;
 
 /// Maximum number of layers; the same as llama.cpp's limit.
 const LAYERS_MAX: u64 = 512;
@@ -168,6 +169,8 @@ pub struct Layout {
     pub embedding_batching: Option<EmbeddingBatching>,
     /// What each layer stores.
     pub layers: Vec<Layer>,
+    /// What the layers of an MTP head store, if the file has one.
+    pub(crate) head_layers: Vec<Layer>,
 }
 
 /// One number per layer, from a list or from one number for all; `otherwise` where the key is
@@ -228,6 +231,9 @@ impl Layout {
             POOLING_LAST => Some(EmbeddingBatching::Ubatches),
             _ => Some(EmbeddingBatching::WholeText),
         };
+        let mut layers = if is_encoder { Vec::new() } else { layers(header, &heads, key_width) };
+        let own = mtp_head::model_layers(header).min(layers.len() as u64) as usize;
+        let head_layers = layers.split_off(own);
         Ok(Self {
             known: KNOWN.contains(&architecture),
             width,
@@ -243,7 +249,8 @@ impl Layout {
             window: header.number("attention.sliding_window").unwrap_or(0),
             is_encoder,
             embedding_batching,
-            layers: if is_encoder { Vec::new() } else { layers(header, &heads, key_width) },
+            layers,
+            head_layers,
         })
     }
 
@@ -262,6 +269,11 @@ impl Layout {
     pub(crate) fn kv_width(&self) -> u64 {
         let widths = self.layers.iter().map(|l| l.kv_heads.saturating_mul(l.key_width));
         widths.max().unwrap_or(0)
+    }
+
+    /// Dimensions of the MTP head alone.
+    pub(crate) fn head(&self) -> Self {
+        Self { layers: self.head_layers.clone(), ..self.clone() }
     }
 
     /// Elements of the recurrent state of one sequence, over all layers.
@@ -284,10 +296,12 @@ fn layers(header: &Header, heads: &[u64], key_width: u64) -> Vec<Layer> {
         "gemma3n" => count.min(20),
         _ => count.saturating_sub(header.number("attention.shared_kv_layers").unwrap_or(0)),
     };
+    let own = mtp_head::model_layers(header);
     let wide = |key: &str, otherwise| header.number(key).unwrap_or(otherwise);
     let layer = |(i, kv_heads): (usize, &u64)| {
         let windowed = windowed.get(i).copied().unwrap_or(false);
-        let recurrent = recurrent.get(i).copied().unwrap_or(false);
+        // MTP heads have attention.
+        let recurrent = (i as u64) < own && recurrent.get(i).copied().unwrap_or(false);
         let both = architecture == "falcon-h1";
         let cells = (!recurrent || both) && (i as u64) < with_cells && *kv_heads > 0;
         let (key, value) = if windowed {

@@ -4,6 +4,7 @@ use super::PlanError;
 use super::layout::Layout;
 use crate::hardware::Kernel;
 use crate::model_file::gguf::{Header, TensorInfo, kinds};
+use crate::model_file::mtp_head;
 
 /// Weights that llama.cpp repacks when it loads them, by CPU features:
 /// `ggml_repack_get_optimal_repack_type` in ggml's `repack.cpp`.
@@ -67,8 +68,10 @@ pub(crate) struct WeightBytes {
 }
 
 /// Bytes of a model's weights that a set of kernels repacks; 0 if the header does not tell.
-pub fn repacked_bytes(header: &Header, kernel: Kernel) -> u64 {
-    let weights = WeightBytes::read(header, &Layout::default(), Repacking::of(kernel));
+/// Without its MTP head unless `with_head`.
+pub fn repacked_bytes(header: &Header, kernel: Kernel, with_head: bool) -> u64 {
+    let (layout, repacking) = (Layout::default(), Repacking::of(kernel));
+    let weights = WeightBytes::read(header, &layout, repacking, with_head);
     weights.map_or(0, |weights| weights.repacked_bytes)
 }
 
@@ -81,11 +84,13 @@ const TABLES: &[&str] = &[
 ];
 
 impl WeightBytes {
-    /// Sums up the tensors; the error names the one whose size is unknown.
+    /// Sums up the tensors; the error names the one whose size is unknown. An MTP head stays in the
+    /// file unless `with_head`.
     pub(crate) fn read(
         header: &Header,
         layout: &Layout,
         repacking: Repacking,
+        with_head: bool,
     ) -> Result<Self, PlanError> {
         let tied = !header.tensor_list.iter().any(|t| t.name == "output.weight");
         let mut sum = Self::default();
@@ -97,6 +102,10 @@ impl WeightBytes {
             let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
             add(&mut sum.file_bytes, bytes);
             add(&mut sum.parameters, tensor.elements());
+            let of_head = mtp_head::has_tensor(header, &tensor.name);
+            if of_head && !with_head {
+                continue;
+            }
             if repacked {
                 add(&mut sum.repacked_bytes, bytes);
             }
@@ -104,7 +113,7 @@ impl WeightBytes {
             if !repacked || table {
                 add(&mut sum.plain_bytes, bytes);
             }
-            if !table || is_output {
+            if (!table || is_output) && !of_head {
                 add(&mut sum.read_bytes, read_of(tensor, bytes, layout));
             }
         }
@@ -158,11 +167,12 @@ mod tests {
     fn a_tied_table_that_is_repacked_is_held_twice_and_read_once() {
         let list = vec![tensor("token_embd.weight", &[32, 64], "q4_0")];
         let layout = Layout::default();
-        let weights = WeightBytes::read(&header(list.clone()), &layout, Repacking::Avx2).unwrap();
+        let weights =
+            WeightBytes::read(&header(list.clone()), &layout, Repacking::Avx2, false).unwrap();
         assert_eq!((weights.plain_bytes, weights.repacked_bytes), (64 * 18, 64 * 18));
         assert_eq!((weights.read_bytes, weights.parameters), (64 * 18, 2048));
         let untied = [list, vec![tensor("output.weight", &[32, 64], "q8_0")]].concat();
-        let weights = WeightBytes::read(&header(untied), &layout, Repacking::Avx2).unwrap();
+        let weights = WeightBytes::read(&header(untied), &layout, Repacking::Avx2, false).unwrap();
         assert_eq!((weights.repacked_bytes, weights.read_bytes), (0, 64 * 34));
     }
 
@@ -189,7 +199,7 @@ mod tests {
     fn a_token_reads_the_experts_that_it_uses() {
         let list = vec![tensor("blk.0.ffn_up_exps.weight", &[32, 8, 64], "q8_0")];
         let layout = Layout { experts: 64, experts_used: 8, ..Layout::default() };
-        let weights = WeightBytes::read(&header(list), &layout, Repacking::Avx2).unwrap();
+        let weights = WeightBytes::read(&header(list), &layout, Repacking::Avx2, false).unwrap();
         assert_eq!((weights.file_bytes, weights.read_bytes), (64 * 8 * 34, 8 * 8 * 34));
     }
 
@@ -197,12 +207,14 @@ mod tests {
     fn a_type_that_nobody_knows_is_an_error_with_the_tensors_name() {
         let mut odd = tensor("blk.0.odd.weight", &[32, 8], "q8_0");
         odd.kind = 77;
-        let error = WeightBytes::read(&header(vec![odd]), &Layout::default(), Repacking::Off);
+        let error =
+            WeightBytes::read(&header(vec![odd]), &Layout::default(), Repacking::Off, false);
         let text = error.unwrap_err().to_string();
         assert!(text.contains("blk.0.odd.weight") && text.contains("77"), "{text}");
         let broken = tensor("w.weight", &[33, 8], "q8_0");
         assert!(
-            WeightBytes::read(&header(vec![broken]), &Layout::default(), Repacking::Off).is_err()
+            WeightBytes::read(&header(vec![broken]), &Layout::default(), Repacking::Off, false)
+                .is_err()
         );
     }
 }

@@ -1,5 +1,7 @@
 //! Tests drafts of the fake model.
 
+use std::ops::Range;
+
 use super::*;
 use crate::scheduler::fake::FakeModel;
 
@@ -173,4 +175,89 @@ fn a_batch_that_fails_costs_the_draft_and_nothing_else() {
     model.model.fail_after(0);
     assert_eq!(model.catch_up(0, &TEXT), 0);
     assert_eq!(draft(&mut model, owner(1, 0), &TEXT, 2), (vec![1, 2], 16));
+}
+
+/// An MTP head with as many lanes.
+fn head(lanes: u32) -> DraftModel<FakeModel> {
+    DraftModel::new(FakeModel::with_cells(lanes, 64, 16, 64 * lanes).into_head(), 257)
+}
+
+/// Tells a head that the large model has computed these tokens of a text.
+fn follow(head: &mut DraftModel<FakeModel>, owner: Owner, text: &[Token], rows: Range<usize>) {
+    follow_drafts(head, owner, (text, text), rows);
+}
+
+/// The same with a text that goes on with drafts.
+fn follow_drafts(
+    head: &mut DraftModel<FakeModel>,
+    owner: Owner,
+    (known, text): (&[Token], &[Token]),
+    rows: Range<usize>,
+) {
+    let state = |position: usize| {
+        let mut state = vec![-1.0; 64];
+        state.iter_mut().zip(&text[..=position]).for_each(|(to, token)| *to = *token as f32);
+        state
+    };
+    let states: Vec<Vec<f32>> = rows.clone().map(state).collect();
+    let row = |at: usize| Row { seq: 9, position: at as u32, token: text[at], logits: false };
+    let rows: Vec<Row> = rows.map(row).collect();
+    let followed = Followed { owner, text: known, rows: &rows, first_row: 0 };
+    head.follow(&[followed], |row| &states[row]);
+}
+
+fn drafted(head: &mut DraftModel<FakeModel>, owner: Owner, text: &[Token]) -> Option<Vec<Token>> {
+    let lane = head.assign(&[(owner, text)])[0];
+    head.behind(lane, text)?;
+    Some(head.draft(&[Wanted { lane, text, count: 2 }], ANY).0.remove(0).tokens)
+}
+
+#[test]
+fn a_head_goes_on_with_the_text_of_its_tenant_and_begins_anew_for_another_one() {
+    let turn = [&TEXT[..], &[1, 2, 3, 4]].concat();
+    for (tenant, cached, first) in [(0, 20, 20), (0, 17, 17), (1, 17, 18)] {
+        let mut head = head(1);
+        follow(&mut head, owner(1, 0), &turn, 0..20);
+        assert_eq!(drafted(&mut head, owner(1, 0), &[&turn[..], &[5]].concat()).unwrap(), [6, 7]);
+        // The large model has the beginning in its cache.
+        let next = [&turn[..cached], &[9; 20]].concat();
+        let before = head.model.batches.len();
+        follow(&mut head, owner(2, tenant), &next, cached..next.len() - 1);
+        assert!(drafted(&mut head, owner(2, tenant), &next).is_some(), "tenant {tenant}");
+        let rows = head.model.batches[before..].iter().flatten();
+        let least = rows.map(|row| row.position).min();
+        assert_eq!(least, Some(first), "tenant {tenant} with {cached} cached tokens");
+    }
+}
+
+#[test]
+fn a_head_drafts_nothing_that_follows_a_state_it_lacks() {
+    let text = [&TEXT[..], &[1, 2, 3, 4]].concat();
+    let mut head = head(1);
+    assert_eq!(drafted(&mut head, owner(1, 0), &text), None, "it was told nothing");
+    follow(&mut head, owner(1, 0), &text, 0..18);
+    assert_eq!(drafted(&mut head, owner(1, 0), &text), None, "one is missing");
+    follow(&mut head, owner(1, 0), &text, 18..19);
+    assert_eq!(drafted(&mut head, owner(1, 0), &text), Some(vec![5, 6]));
+    // The first of the tokens that were drafted was right, and the state after it is known.
+    let longer = [&text[..], &[5, 77]].concat();
+    let drafts = [&text[..], &[5, 6]].concat();
+    follow_drafts(&mut head, owner(1, 0), (&text, &drafts), 19..22);
+    assert_eq!(drafted(&mut head, owner(1, 0), &longer), Some(vec![7, 8]), "by its place alone");
+    // The same batch again, after a model with a recurrent state has undone it.
+    follow(&mut head, owner(1, 0), &longer, 20..22);
+    let more = [&longer[..], &[7]].concat();
+    assert_eq!(drafted(&mut head, owner(1, 0), &more), Some(vec![8, 9]));
+    assert_eq!(drafted(&mut head, owner(1, 0), &[&more[..], &[8]].concat()), None);
+}
+
+#[test]
+fn a_head_without_room_drops_what_it_is_told_and_drafts_nothing() {
+    let mut head = head(1);
+    let text = [&[9; 62][..], &[0]].concat();
+    follow(&mut head, owner(1, 0), &text, 0..40);
+    assert!(drafted(&mut head, owner(1, 0), &text[..41]).is_some());
+    follow(&mut head, owner(1, 0), &text, 40..62);
+    assert_eq!(drafted(&mut head, owner(1, 0), &text), None, "a draft might not fit");
+    assert!(head.model.cells() <= 64);
 }

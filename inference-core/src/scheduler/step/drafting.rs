@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Engine;
-use crate::scheduler::draft_model::{DraftModel, Owner, Wanted};
+use crate::scheduler::draft_model::{DraftModel, Followed, Owner, Wanted};
 use crate::scheduler::planning::SlotRows;
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::speculation::{Candidate, MODELED_MAX, ROWS_MAX, Speculation};
@@ -68,6 +68,34 @@ impl<M: Model> Engine<M> {
         }
         time
     }
+
+    /// Tells an MTP head, if there is one, what a batch has told.
+    pub(super) fn pass_hidden_states(&mut self, shares: &[SlotRows]) {
+        if self.shape.hidden_width == 0 {
+            return;
+        }
+        let Some(head) = &mut self.draft_model else { return };
+        let mut rows = vec![0..0; self.slots.len()];
+        let mut first = 0;
+        for share in shares {
+            rows[share.slot as usize] = first..first + share.all_rows() as usize;
+            first += share.all_rows() as usize;
+        }
+        let live = self.slots.iter().zip(rows).filter_map(|(s, rows)| Some((s.as_ref()?, rows)));
+        let followed = live.map(|(sequence, rows)| Followed {
+            owner: owner(sequence),
+            text: sequence.tokens(),
+            first_row: rows.start,
+            rows: self.rows.get(rows).unwrap_or_default(),
+        });
+        let all: Vec<_> = followed.collect();
+        head.follow(&all, |row| self.model.hidden_state(row));
+    }
+}
+
+/// Whose text it is.
+fn owner(sequence: &Sequence) -> Owner {
+    Owner { sequence: sequence.arrival, tenant: sequence.prefix_owner }
 }
 
 /// What the text of a sequence promises.
@@ -85,7 +113,6 @@ fn offer<M: Model>(
     sequences: &[&mut Sequence],
     (room, candidates): (&[u32], &mut [Candidate]),
 ) -> Vec<Option<Offer>> {
-    let owner = |s: &Sequence| Owner { sequence: s.arrival, tenant: s.prefix_owner };
     let texts: Vec<_> = sequences.iter().map(|s| (owner(s), s.tokens())).collect();
     let lanes = model.assign(&texts);
     let mut offer = |i: usize| {

@@ -332,7 +332,7 @@ fn day(seed: u64) -> EngineStats {
     let mut pick = move |n: u32| rng.next_u32() % n;
     let (slots, batch_rows) = (1 + pick(6), 4 + pick(30));
     let cells = 64 + pick(slots * 64);
-    let model = FakeModel::with_cells(slots, 64, batch_rows, cells);
+    let model = FakeModel::with_cells(slots, 64, batch_rows, cells).telling();
     let mut bench = Bench::on(match pick(8) {
         0 => model.without_sharing(),
         // Room for about ten prefixes of the length of SYSTEM.
@@ -343,8 +343,12 @@ fn day(seed: u64) -> EngineStats {
         1 => model.with_kept(pick(3)),
         _ => model,
     });
-    bench = match pick(5) {
+    bench = match pick(7) {
         0 => bench.drafting(),
+        3 | 4 => {
+            let (lanes, mistakes) = (1 + pick(4), pick(5));
+            bench.with_mtp_head(lanes, mistakes)
+        }
         1 => {
             let mistakes = pick(5);
             bench.with_draft_model(mistakes)

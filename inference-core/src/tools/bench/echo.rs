@@ -44,7 +44,8 @@ impl<M: Model> EchoModel<M> {
 
     fn next_token(&self, tokens: &[Token]) -> Token {
         let mut hasher = DefaultHasher::new();
-        (tokens.len(), tokens.first()).hash(&mut hasher);
+        // An MTP head does not have the first one.
+        (tokens.len(), tokens.get(1)).hash(&mut hasher);
         let random = hasher.finish();
         let vocabulary = u64::from(self.inner.shape().vocabulary);
         if random / 1_000_000 % 1000 >= self.agreed {
@@ -65,7 +66,7 @@ impl<M: Model> Model for EchoModel<M> {
     fn decode(&mut self, rows: &[Row], stop: Stop<'_>) -> Result<Decoded, DecodeError> {
         for row in rows {
             let tokens = &mut self.seqs[row.seq as usize];
-            tokens.truncate(row.position as usize);
+            tokens.resize(row.position as usize, 0);
             tokens.push(row.token);
             let next = self.next_token(&self.seqs[row.seq as usize]);
             self.next.push(next);
@@ -85,6 +86,14 @@ impl<M: Model> Model for EchoModel<M> {
 
     fn logits(&self, row: usize) -> &[f32] {
         &self.logits[row]
+    }
+
+    fn hidden_state(&self, row: usize) -> &[f32] {
+        self.inner.hidden_state(row)
+    }
+
+    fn set_hidden_states(&mut self, states: &[f32]) {
+        self.inner.set_hidden_states(states);
     }
 
     fn run_on_threads(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {

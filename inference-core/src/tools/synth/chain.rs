@@ -16,11 +16,16 @@ const STRIDE: u64 = 7919;
 /// Standard deviation of an embedding: enough for the token that follows to be certain.
 const DEVIATION: f32 = 0.06;
 
+/// Embeddings that an MTP head has for itself, in its layer.
+pub(super) const HEAD_TABLE: &str = "nextn.embed_tokens.weight";
+
 /// Which tokens have a successor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chain {
     /// Percent of all tokens, always the same ones; the others are followed by any token.
     pub known_percent: u8,
+    /// The same for the MTP head, if the model has one.
+    pub head_percent: u8,
 }
 
 impl Chain {
@@ -29,25 +34,43 @@ impl Chain {
         let kind = match name {
             "token_embd.weight" => Kind::Embedding,
             "output.weight" => Kind::Output(self),
-            _ if name.ends_with("attn_output.weight") || name.ends_with("ffn_down.weight") => {
-                Kind::Zero
-            }
+            _ if name.ends_with(HEAD_TABLE) => Kind::HeadEmbedding(self),
+            _ if name.ends_with("nextn.eh_proj.weight") => Kind::FirstHalf,
+            _ if ADDED.iter().any(|added| name.ends_with(added)) => Kind::Zero,
             _ => return None,
         };
         Some(Rows { kind, columns, rows })
     }
 
     fn knows(self, token: u64) -> bool {
-        // A hash, so that neighbors in the chain are independent.
-        let mixed = (token + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        mixed % 100 < u64::from(self.known_percent)
+        is_among(token, self.known_percent)
     }
 }
+
+/// True for a percentage of all tokens.
+fn is_among(token: u64, percent: u8) -> bool {
+    // A hash, so that neighbors in the chain are independent.
+    let mixed = (token + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    mixed % 100 < u64::from(percent)
+}
+
+/// Matrices whose results are added to the residual stream.
+const ADDED: [&str; 5] = [
+    "attn_output.weight",
+    "ssm_out.weight",
+    "ffn_down.weight",
+    "ffn_down_exps.weight",
+    "ffn_down_shexp.weight",
+];
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Embedding,
     Output(Chain),
+    /// An MTP head looks its tokens up here.
+    HeadEmbedding(Chain),
+    /// Takes the first half of its input, which is the embedding, and nothing of the hidden state.
+    FirstHalf,
     Zero,
 }
 
@@ -65,7 +88,11 @@ impl Rows {
         let before = (row + self.rows - STRIDE % self.rows) % self.rows;
         let seed = match self.kind {
             Kind::Zero => return out.resize(out.len() + self.columns as usize, 0.0),
-            Kind::Embedding => row,
+            Kind::FirstHalf => {
+                return out.extend((0..self.columns).map(|column| f32::from(column == row)));
+            }
+            Kind::HeadEmbedding(chain) if !is_among(row, chain.head_percent) => 2 * self.rows + row,
+            Kind::Embedding | Kind::HeadEmbedding(_) => row,
             Kind::Output(chain) if chain.knows(before) => before,
             // Like no embedding.
             Kind::Output(_) => self.rows + row,
@@ -88,7 +115,7 @@ mod tests {
     #[test]
     fn a_token_follows_where_the_chain_is_known_and_nothing_does_elsewhere() {
         let (columns, rows) = (256, 20_000);
-        let chain = Chain { known_percent: 70 };
+        let chain = Chain { known_percent: 70, head_percent: 30 };
         let embedding = chain.rows("token_embd.weight", columns, rows).unwrap();
         let output = chain.rows("output.weight", columns, rows).unwrap();
         let mut known = 0;
@@ -99,13 +126,13 @@ mod tests {
             known += u32::from(is_next);
         }
         assert!((300..400).contains(&known), "{known}");
-        let smaller = Chain { known_percent: 30 };
+        let smaller = Chain { known_percent: 30, ..chain };
         assert!((0..500).all(|token| chain.knows(token) || !smaller.knows(token)));
     }
 
     #[test]
     fn layers_add_nothing_and_compute_as_always() {
-        let chain = Chain { known_percent: 100 };
+        let chain = Chain { known_percent: 100, head_percent: 0 };
         let zero = chain.rows("blk.3.ffn_down.weight", 4, 9).unwrap();
         assert_eq!(row(zero, 1), [0.0; 4]);
         assert!(chain.rows("blk.3.ffn_up.weight", 4, 9).is_none());

@@ -29,7 +29,8 @@ pub(crate) fn tensors(shape: &ModelShape, quant: &Quant, layer: u32, sensitive: 
         ("ffn_up.weight", vec![width, hidden], quant.matrix),
         ("ffn_down.weight", vec![hidden, width], sensitive),
     ];
-    if (layer + 1).is_multiple_of(INTERVAL) {
+    // An MTP head comes last.
+    if (layer + 1).is_multiple_of(INTERVAL) || layer == shape.layers {
         all.extend(attention(shape, quant, sensitive));
     } else {
         all.extend(delta_net(shape, quant));

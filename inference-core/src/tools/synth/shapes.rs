@@ -19,6 +19,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-5,
         context: 4096,
         ranks: false,
+        mtp_head: false,
     },
     ModelShape {
         name: "qwen2.5-0.5b",
@@ -34,6 +35,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-6,
         context: 32_768,
         ranks: false,
+        mtp_head: false,
     },
     ModelShape {
         name: "llama-3.2-1b",
@@ -49,6 +51,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-5,
         context: 131_072,
         ranks: false,
+        mtp_head: false,
     },
     ModelShape {
         name: "qwen2.5-1.5b",
@@ -64,6 +67,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-6,
         context: 32_768,
         ranks: false,
+        mtp_head: false,
     },
     // A draft model of those with the same vocabulary. No published one is as small.
     ModelShape {
@@ -80,6 +84,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-6,
         context: 32_768,
         ranks: false,
+        mtp_head: false,
     },
     ModelShape {
         name: "tiny-embed",
@@ -95,6 +100,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-12,
         context: 512,
         ranks: false,
+        mtp_head: false,
     },
     ModelShape {
         name: "tiny-rerank",
@@ -110,6 +116,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-12,
         context: 512,
         ranks: true,
+        mtp_head: false,
     },
     ModelShape {
         name: "tiny-qwen3-rerank",
@@ -125,6 +132,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-6,
         context: 4096,
         ranks: true,
+        mtp_head: false,
     },
     ModelShape {
         name: "bge-small-en",
@@ -140,6 +148,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-12,
         context: 512,
         ranks: false,
+        mtp_head: false,
     },
     ModelShape {
         name: "tiny-embed-wide",
@@ -155,6 +164,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-12,
         context: 4096,
         ranks: false,
+        mtp_head: false,
     },
     ModelShape {
         name: "tiny-window",
@@ -170,6 +180,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-6,
         context: 8192,
         ranks: false,
+        mtp_head: false,
     },
     // The dimensions of Qwen2.5-0.5B, with sliding windows.
     ModelShape {
@@ -186,6 +197,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-6,
         context: 32_768,
         ranks: false,
+        mtp_head: false,
     },
     ModelShape {
         name: "tiny-hybrid",
@@ -201,6 +213,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-6,
         context: 4096,
         ranks: false,
+        mtp_head: false,
     },
     ModelShape {
         name: "tiny-delta",
@@ -216,6 +229,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-6,
         context: 4096,
         ranks: false,
+        mtp_head: false,
     },
     ModelShape {
         name: "qwen3.5-0.8b",
@@ -231,6 +245,71 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-6,
         context: 262_144,
         ranks: false,
+        mtp_head: false,
+    },
+    ModelShape {
+        name: "tiny-delta-mtp",
+        architecture: "qwen35",
+        layers: 4,
+        width: 256,
+        hidden: 512,
+        heads: 4,
+        kv_heads: 2,
+        head_width: 64,
+        vocabulary: 1024,
+        rope_base: 10_000.0,
+        epsilon: 1e-6,
+        context: 4096,
+        ranks: false,
+        mtp_head: true,
+    },
+    ModelShape {
+        name: "qwen3.5-0.8b-mtp",
+        architecture: "qwen35",
+        layers: 24,
+        width: 1024,
+        hidden: 3584,
+        heads: 8,
+        kv_heads: 2,
+        head_width: 256,
+        vocabulary: 248_320,
+        rope_base: 10_000_000.0,
+        epsilon: 1e-6,
+        context: 262_144,
+        ranks: false,
+        mtp_head: true,
+    },
+    ModelShape {
+        name: "qwen3.5-4b-mtp",
+        architecture: "qwen35",
+        layers: 32,
+        width: 2560,
+        hidden: 9216,
+        heads: 16,
+        kv_heads: 4,
+        head_width: 256,
+        vocabulary: 248_320,
+        rope_base: 10_000_000.0,
+        epsilon: 1e-6,
+        context: 262_144,
+        ranks: false,
+        mtp_head: true,
+    },
+    ModelShape {
+        name: "tiny-glm-mtp",
+        architecture: "glm4moe",
+        layers: 2,
+        width: 256,
+        hidden: 256,
+        heads: 4,
+        kv_heads: 2,
+        head_width: 64,
+        vocabulary: 1024,
+        rope_base: 10_000.0,
+        epsilon: 1e-5,
+        context: 4096,
+        ranks: false,
+        mtp_head: true,
     },
     ModelShape {
         name: "tiny-experts",
@@ -246,6 +325,7 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-6,
         context: 4096,
         ranks: false,
+        mtp_head: false,
     },
     ModelShape {
         name: "granite-3.1-1b-a400m",
@@ -261,5 +341,6 @@ pub const SHAPES: &[ModelShape] = &[
         epsilon: 1e-6,
         context: 131_072,
         ranks: false,
+        mtp_head: false,
     },
 ];

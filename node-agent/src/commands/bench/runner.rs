@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use inference_core::llama::{ContextOptions, LlamaModel, Weights, draft_model};
+use inference_core::llama::{ContextOptions, LlamaModel, Weights, draft_model, mtp_head};
 use inference_core::model_file::memory_plan::LoadMode;
 use inference_core::tools::bench::raw::{raw_decode, raw_prefill};
 use inference_core::tools::bench::{Bench, median, percentile, prompt};
@@ -56,8 +56,9 @@ pub(crate) fn child(args: &ChildArgs) -> Result<(), String> {
     prepare_child()?;
     let setup: Setup =
         serde_json::from_str(&args.options).map_err(|e| format!("--options: {e}"))?;
-    let paths: Vec<&Path> = [&*args.model].into_iter().chain(args.draft_model.as_deref()).collect();
-    let mut loaded = load_all_confined(&paths, setup.sandbox, setup.kernel, LoadMode::Mmap)?;
+    let draft = args.draft_model.as_deref().map(|path| (path, false));
+    let models: Vec<_> = [(&*args.model, setup.mtp_head)].into_iter().chain(draft).collect();
+    let mut loaded = load_all_confined(&models, setup.sandbox, setup.kernel, LoadMode::Mmap)?;
     let draft = loaded.split_off(1).pop();
     let weights = loaded.remove(0);
     Runner { weights, draft, threads: setup.threads, rounds: setup.rounds }.run()?;
@@ -84,9 +85,9 @@ pub(super) fn measure(
     }
 }
 
-pub(super) fn steps(rounds: u32, has_draft: bool) -> u64 {
+pub(super) fn steps(rounds: u32, has_drafts: bool) -> u64 {
     let decode = BATCHES.len() * DECODE_TURNS as usize;
-    let texts = TEXTS.len() + if has_draft { AGREED.len() } else { 0 };
+    let texts = TEXTS.len() + if has_drafts { AGREED.len() } else { 0 };
     let speculation = texts * CLIENTS.len();
     u64::from(rounds) * (decode + PROMPTS.len() + speculation + 1) as u64 + 3
 }
@@ -106,7 +107,7 @@ impl Runner {
         self.decode()?;
         self.prefill()?;
         self.speculation()?;
-        self.draft_model()?;
+        self.drafts()?;
         self.readers_beside_long_prompts()?;
         self.shared_prefix()?;
         self.second_turn()
@@ -219,17 +220,27 @@ impl Runner {
         Ok(())
     }
 
-    /// Measures decoding of new text with and without a draft model, alternating.
-    fn draft_model(&self) -> Outcome {
-        let Some(weights) = &self.draft else { return Ok(()) };
+    /// What drafts for a model, and its name: a draft model, or the model's MTP head.
+    fn drafter(&self, model: &LlamaModel) -> Result<Option<(&'static str, LlamaModel)>, String> {
+        let options = self.options(512, true);
+        let drafter = match &self.draft {
+            Some(weights) => draft_model(model, weights.clone(), options).map(Some),
+            None => mtp_head(model, options),
+        };
+        let name = if self.draft.is_some() { "draft_model" } else { "mtp_head" };
+        Ok(drafter.map_err(|e| e.to_string())?.map(|drafter| (name, drafter)))
+    }
+
+    /// Measures decoding of new text with and without what drafts it, alternating.
+    fn drafts(&self) -> Outcome {
+        let Some((name, _)) = self.drafter(&self.model(512, true)?)? else { return Ok(()) };
         for agreed in AGREED {
             for clients in CLIENTS {
                 let (mut with, mut without) = (Vec::new(), Vec::new());
                 for _ in 0..self.rounds {
-                    self.begin(&format!("a draft model, {clients} in parallel"));
+                    self.begin(&format!("{}, {clients} in parallel", name.replace('_', " ")));
                     let model = self.model(512, true)?;
-                    let draft = draft_model(&model, weights.clone(), self.options(512, true));
-                    let draft = Some((draft.map_err(|e| e.to_string())?, agreed));
+                    let draft = self.drafter(&model)?.map(|(_, drafter)| (drafter, agreed));
                     with.push(speculation::speed(model, clients, Text { copied: 0, draft }, true));
                     let model = self.model(512, true)?;
                     let text = Text { copied: 0, draft: None };
@@ -243,7 +254,7 @@ impl Runner {
                     _ => None,
                 };
                 let how = format!("tokens/s with / without; {agreed} of 1,000 tokens are right");
-                self.report(&format!("draft_model_{agreed}_{clients}"), with / without, aim, &how)?;
+                self.report(&format!("{name}_{agreed}_{clients}"), with / without, aim, &how)?;
             }
         }
         Ok(())

@@ -217,6 +217,14 @@ impl Bench {
         self
     }
 
+    /// With an MTP head for as many sequences, that is wrong at every `mistakes`th place.
+    pub(super) fn with_mtp_head(mut self, lanes: u32, mistakes: u32) -> Self {
+        let head = FakeModel::with_cells(lanes, 64, 16, 64 * lanes).into_head();
+        self = self.drafting();
+        self.engine = self.engine.with_draft_model(head.with_mistakes(mistakes));
+        self
+    }
+
     /// With a draft model that is wrong at every `mistakes`th place, if that is not 0.
     pub(super) fn with_draft_model(mut self, mistakes: u32) -> Self {
         let model = FakeModel::with_cells(4, 64, 16, 256).with_mistakes(mistakes);
@@ -243,12 +251,20 @@ fn a_response_with_a_draft_model_is_the_same_in_fewer_steps() {
         let model = FakeModel::new(2, 64, 32);
         Bench::on(if returns { recurrent(model) } else { model })
     };
+    let telling = |returns: bool| {
+        let model = FakeModel::new(2, 64, 32).telling();
+        Bench::on(if returns { recurrent(model) } else { model })
+    };
     let cases = [
         (large(false).with_draft_model(0), 50),
         (large(false).with_draft_model(3), 75),
         (large(false).with_recurrent_draft_model(3), 75),
         (large(true).with_draft_model(3), 75),
         (large(true).with_recurrent_draft_model(0), 50),
+        (telling(false).with_mtp_head(2, 0), 50),
+        (telling(false).with_mtp_head(1, 3), 75),
+        (telling(true).with_mtp_head(1, 0), 50),
+        (telling(true).with_mtp_head(1, 3), 75),
     ];
     for (case, (bench, most)) in cases.into_iter().enumerate() {
         let drafted = response_to(bench, NEW, options(1));
@@ -288,6 +304,63 @@ fn a_draft_model_drafts_for_four_sequences_and_not_for_more() {
         assert_eq!(bench.draft_batches() > 0, expected, "{sequences} sequences");
         bench.run();
         (0..sequences).for_each(|id| assert_eq!(bench.text(id), text(id).trim_end_matches('\0')));
+    }
+}
+
+impl Bench {
+    /// The MTP head.
+    fn head(&self) -> &FakeModel {
+        self.engine.draft_model.as_ref().unwrap().model()
+    }
+}
+
+/// A model with an MTP head that has room for as many sequences.
+fn with_head(slots: u32, lanes: u32) -> Bench {
+    // No kept prefix is evicted for a draft.
+    let model = FakeModel::with_cells(slots, 64, 64, 64 * (slots + 4));
+    Bench::on(model.telling()).with_mtp_head(lanes, 0)
+}
+
+#[test]
+fn an_mtp_head_drafts_side_by_side_for_as_many_sequences_as_it_has_lanes() {
+    for (lanes, expected) in [(2, true), (1, false)] {
+        let mut bench = with_head(2, lanes);
+        let text = |id: u64| format!("{id}{NEW}");
+        (0..2).for_each(|id| drop(bench.submit(id, &text(id))));
+        (0..8).for_each(|_| bench.step());
+        let has_drafted = bench.head().batches.iter().flatten().any(|row| row.logits);
+        assert_eq!(has_drafted, expected, "{lanes} lanes");
+        bench.run();
+        (0..2).for_each(|id| assert_eq!(bench.text(id), text(id).trim_end_matches('\0')));
+    }
+}
+
+#[test]
+fn an_mtp_head_goes_on_after_what_it_has_missed() {
+    // The only lane is the first one's, until that ends; then the second one's, from there on.
+    let mut bench = with_head(2, 1);
+    bench.submit(1, "abc\0");
+    bench.submit(2, &format!("0{NEW}"));
+    bench.run();
+    assert!(bench.engine.stats().accepted_tokens >= 10, "{:?}", bench.engine.stats());
+    // The beginning comes from the cache, and the lane has seen another text.
+    let before = bench.engine.stats().accepted_tokens;
+    bench.submit(3, "123456789\0");
+    bench.run();
+    bench.submit(4, &format!("0{NEW}"));
+    bench.run();
+    assert_eq!((bench.cached(4), bench.text(4)), (27, bench.text(2)));
+    assert!(bench.engine.stats().accepted_tokens >= before + 10, "{:?}", bench.engine.stats());
+}
+
+#[test]
+fn a_batch_of_an_mtp_head_that_fails_costs_no_more_than_drafts() {
+    for after in 0..6 {
+        let mut bench = with_head(1, 1);
+        bench.submit(1, NEW);
+        bench.engine.draft_model.as_mut().unwrap().model_mut().fail_after(after);
+        bench.run();
+        assert_eq!(bench.text(1), NEW.trim_end_matches('\0'));
     }
 }
 

@@ -1,0 +1,19 @@
+// What llama.cpp has in its staging header alone, of which the Rust bindings have nothing: hidden
+// states of batches.
+
+#include "llama-ext.h"
+
+extern "C" {
+
+// Lets batches tell the hidden state of every row. Otherwise the last layer computes only rows that
+// have logits, in all graphs that tell hidden states.
+void flotilla_tell_hidden_states(llama_context * context, bool told) {
+    llama_set_embeddings_nextn(context, told, !told);
+}
+
+// The hidden state after a row of the last batch; null if there is none.
+const float * flotilla_hidden_state(llama_context * context, int row) {
+    return llama_get_embeddings_nextn_ith(context, row);
+}
+
+}

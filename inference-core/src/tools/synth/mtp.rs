@@ -1,0 +1,69 @@
+//! MTP heads, and models with experts whose files have one (GLM-4.5).
+
+use super::{F32, ModelShape, Quant, Tensors};
+use crate::model_file::gguf::write::Writer;
+
+/// Architecture of the shapes with experts and a head.
+pub(crate) const GLM: &str = "glm4moe";
+/// Experts of a layer, how many of them a token uses, and those that all tokens use.
+const EXPERTS: u64 = 8;
+const USED: u32 = 2;
+const SHARED: u32 = 1;
+/// Layers without experts.
+const DENSE: u32 = 1;
+
+/// Tensors of a head in addition to those of its layer.
+pub(crate) fn tensors(shape: &ModelShape, quant: &Quant) -> Tensors {
+    let width = shape.width;
+    vec![
+        ("nextn.eh_proj.weight", vec![2 * width, width], quant.matrix),
+        ("nextn.enorm.weight", vec![width], F32),
+        ("nextn.hnorm.weight", vec![width], F32),
+        ("nextn.shared_head_norm.weight", vec![width], F32),
+    ]
+}
+
+/// Tensors of a layer of GLM-4.5; `plain` are those of an ordinary one.
+pub(crate) fn glm_tensors(
+    shape: &ModelShape,
+    quant: &Quant,
+    layer: u32,
+    plain: Tensors,
+) -> Tensors {
+    let (width, hidden) = (shape.width, shape.hidden);
+    let is_dense = |name: &str| name.starts_with("ffn_") && name != "ffn_norm.weight";
+    let mut all: Tensors = plain
+        .into_iter()
+        .filter(|(name, ..)| *name != "ffn_norm.weight")
+        .filter(|(name, ..)| layer < DENSE || !is_dense(name))
+        .collect();
+    all.push(("post_attention_norm.weight", vec![width], F32));
+    if layer >= DENSE {
+        all.extend([
+            ("ffn_gate_inp.weight", vec![width, EXPERTS], F32),
+            ("exp_probs_b.bias", vec![EXPERTS], F32),
+            ("ffn_gate_exps.weight", vec![width, hidden, EXPERTS], quant.matrix),
+            ("ffn_up_exps.weight", vec![width, hidden, EXPERTS], quant.matrix),
+            ("ffn_down_exps.weight", vec![hidden, width, EXPERTS], quant.sensitive),
+            ("ffn_gate_shexp.weight", vec![width, hidden], quant.matrix),
+            ("ffn_up_shexp.weight", vec![width, hidden], quant.matrix),
+            ("ffn_down_shexp.weight", vec![hidden, width], quant.sensitive),
+        ]);
+    }
+    all
+}
+
+/// Metadata in addition to what all shapes have.
+pub(crate) fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
+    let key = |name: &str| format!("{}.{name}", shape.architecture);
+    if shape.mtp_head {
+        writer.number(&key("nextn_predict_layers"), 1);
+    }
+    if shape.architecture == GLM {
+        writer.number(&key("expert_count"), EXPERTS as u32);
+        writer.number(&key("expert_used_count"), USED);
+        writer.number(&key("expert_shared_count"), SHARED);
+        writer.number(&key("expert_feed_forward_length"), shape.hidden as u32);
+        writer.number(&key("leading_dense_block_count"), DENSE);
+    }
+}
