@@ -5,10 +5,6 @@
 # out of their way.
 
 function(flotilla_keep_states_in_place)
-    flotilla_change_source(llama-graph.cpp
-        "    // copy extra states which won't be changed further (between n_seqs and n_rs)"
-        "    if (flotilla::are_in_cache(output_states, s)) return output_states;
-    // copy extra states which won't be changed further (between n_seqs and n_rs)")
     set(states "build_rs(inp, ssm_states_all, hparams.n_embd_s(), n_seqs")
     foreach (model qwen35 qwen35moe qwen3next)
         flotilla_change_source(models/${model}.cpp "${states})"
@@ -19,7 +15,7 @@ function(flotilla_keep_states_in_place)
         if (flotilla::keep_in_cache(output, s, ssm_states_all, *inp)) return output;")
     get_target_property(folder llama SOURCE_DIR)
     target_include_directories(llama PRIVATE "${folder}/models")
-    foreach (name llama-graph models/qwen35 models/qwen35moe models/qwen3next models/delta-net-base)
+    foreach (name models/qwen35 models/qwen35moe models/qwen3next models/delta-net-base)
         set_source_files_properties("${CMAKE_BINARY_DIR}/flotilla/${name}.cpp"
             TARGET_DIRECTORY llama
             PROPERTIES COMPILE_OPTIONS "-include;${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../memory/states.h")

@@ -20,6 +20,7 @@ mod loading;
 mod log;
 mod mapped;
 mod mtp_head;
+mod output_rows;
 mod peak;
 mod probe;
 mod product;

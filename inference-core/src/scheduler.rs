@@ -2,9 +2,10 @@
 //! ([`step`]) and for embeddings ([`embed`]), and the parts a step decides with: who is next
 //! ([`queue`]), which KV cells hold what ([`kv_pool`]), which prefixes are saved outside of them
 //! ([`saved_prefixes`]) and in files ([`prefix_disk`]), how many rows a batch has ([`step_pace`],
-//! [`planning`]), which tokens may come next ([`drafts`], [`draft_model`], [`confidence`]) and
-//! whether to compute them ([`speculation`]), which one does ([`sampler`]), how long a response
-//! may reason ([`reasoning_budget`]), and what a slot held last ([`slots`]).
+//! [`planning`]), which tokens may come next ([`drafts`], [`draft_model`], [`hidden_states`],
+//! [`vocabulary_part`], [`confidence`]) and whether to compute them ([`speculation`]), which one
+//! does ([`sampler`]), how long a response may reason ([`reasoning_budget`]), and what a slot held
+//! last ([`slots`]).
 
 pub(crate) mod confidence;
 pub(crate) mod draft_model;
@@ -26,3 +27,4 @@ pub mod slots;
 pub(crate) mod speculation;
 pub mod step;
 pub(crate) mod step_pace;
+pub(crate) mod vocabulary_part;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::batch::Batch;
 use super::kv_type::KvType;
 use super::mtp_head::{self, Role};
+use super::output_rows::{self, OutputRows};
 use super::stop::{STOPPED, run_stoppable};
 use super::threads::ThreadPool;
 use super::weights::Weights;
@@ -120,6 +121,8 @@ pub struct LlamaModel {
     batch: Batch,
     /// What the rows of the next batch follow, in an MTP head.
     hidden_states: Vec<f32>,
+    /// Tokens that have logits.
+    first_logits: u32,
     shape: Shape,
     /// None with a single thread. Dropped before the threads.
     workers: Option<RefCell<Workers>>,
@@ -148,13 +151,13 @@ impl LlamaModel {
         Self::on(Arc::new(Mutex::new(threads)), weights, options, Role::Model)
     }
 
-    /// Like [`Self::new`], on the threads of another model. They compute in turns.
-    pub fn beside(
+    /// A draft model, on the threads of another model. They compute in turns.
+    pub(super) fn beside(
         other: &Self,
         weights: Weights,
         options: ContextOptions,
     ) -> Result<Self, LoadError> {
-        Self::on(other.threads.clone(), weights, options, Role::Model)
+        Self::on(other.threads.clone(), weights, options, Role::DraftModel)
     }
 
     /// The MTP head of a model, on its threads.
@@ -184,7 +187,7 @@ impl LlamaModel {
         let batch_rows = options.batch_rows.clamp(least, most);
         let sized = ContextOptions { kv_cells, batch_rows, ..options };
         // One more sequence id is for the checkpoint.
-        let has_spare = role == Role::Model && weights.is_recurrent() && seq_ids < SEQUENCES_MAX;
+        let has_spare = role != Role::MtpHead && weights.is_recurrent() && seq_ids < SEQUENCES_MAX;
         let all = seq_ids + u32::from(has_spare);
         let context = new_context(&weights, all, threads, sized, role)?;
         let turn = pool.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,7 +198,7 @@ impl LlamaModel {
         let shape = Shape {
             slots,
             seq_ids,
-            logits_rows: logits_rows(seq_ids),
+            logits_rows: logits_rows(seq_ids, role),
             kv_cells,
             shares_prefixes,
             undo: if has_spare { Undo::WholeBatch } else { Undo::Nothing },
@@ -210,6 +213,7 @@ impl LlamaModel {
             context,
             batch: Batch::new(batch_rows),
             hidden_states: vec![0.0; follows as usize],
+            first_logits: shape.vocabulary,
             shape,
             workers: None,
             threads: pool,
@@ -286,8 +290,12 @@ impl LlamaModel {
     }
 }
 
-fn logits_rows(seq_ids: u32) -> u32 {
-    seq_ids.max(LOGITS_ROWS_MIN)
+fn logits_rows(seq_ids: u32, role: Role) -> u32 {
+    match role {
+        Role::Model => seq_ids.max(LOGITS_ROWS_MIN),
+        // One row of each sequence is drafted at a time, and the spare one is for a checkpoint.
+        Role::DraftModel | Role::MtpHead => seq_ids + 1,
+    }
 }
 
 fn new_context(
@@ -311,7 +319,7 @@ fn new_context(
         params.n_ubatch = options.batch_rows;
         // Otherwise the graph reserves logits for every row of a batch. llama.cpp requires room for
         // one row per sequence.
-        params.n_outputs_max = logits_rows(seq_ids);
+        params.n_outputs_max = logits_rows(seq_ids, role);
         (params.type_k, params.type_v) = options.kv_type.raw();
         params.flash_attn_type = match options.flash_attention {
             FlashAttention::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
@@ -347,6 +355,7 @@ impl Model for LlamaModel {
             batch.embd = self.hidden_states.as_mut_ptr();
         }
         let turn = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let _rows = OutputRows::limit(self.first_logits);
         // SAFETY: the batch was filled within its capacity; the context is valid and ours.
         let code = unsafe { run_stoppable(context, stop, || sys::llama_decode(context, batch)) };
         drop(turn);
@@ -381,6 +390,12 @@ impl Model for LlamaModel {
     fn set_hidden_states(&mut self, states: &[f32]) {
         let count = states.len().min(self.hidden_states.len());
         self.hidden_states[..count].copy_from_slice(&states[..count]);
+    }
+
+    fn compute_first_logits(&mut self, tokens: u32) {
+        self.first_logits = tokens.min(self.shape.vocabulary);
+        // SAFETY: the context is valid.
+        unsafe { output_rows::plan_again(self.context) };
     }
 
     fn run_on_threads(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {

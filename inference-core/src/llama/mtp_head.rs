@@ -23,6 +23,8 @@ unsafe extern "C" {
 pub(super) enum Role {
     /// The layers of a model.
     Model,
+    /// The same, to draft for another one.
+    DraftModel,
     /// The MTP head behind them.
     MtpHead,
 }

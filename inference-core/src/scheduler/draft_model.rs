@@ -13,6 +13,7 @@
 use crate::scheduler::confidence::{Class, Confidence, Rate, likeliest};
 use crate::scheduler::drafts::{Judged, Modeled};
 use crate::scheduler::speculation::{LeastChance, ROWS_MAX};
+use crate::scheduler::vocabulary_part::VocabularyPart;
 use crate::types::model::{Decoded, Model, Row, SeqId, Shape, Undo};
 use crate::types::request::{Tenant, Token};
 
@@ -47,6 +48,9 @@ pub(crate) struct DraftModel<M> {
     rows: Vec<Row>,
     /// Set for an MTP head.
     following: Option<Following>,
+    part: VocabularyPart,
+    /// Tokens that drafts come from: the first ones of the vocabulary that both models have.
+    drafted: u32,
 }
 
 /// A sequence of the draft model's context.
@@ -90,7 +94,8 @@ impl<M: Model> DraftModel<M> {
         let (acceptance, kept) = (ACCEPTANCE_FIRST, 1.0);
         let [acceptance, kept] = [acceptance, kept].map(|rate| Rate::new(rate, TOKENS_ASSUMED));
         let rows = Vec::new();
-        Self { model, shape, lanes, acceptance, kept, confidence, rows, following }
+        let (part, drafted) = (VocabularyPart::new(shape.vocabulary), shape.vocabulary);
+        Self { model, shape, lanes, acceptance, kept, confidence, rows, following, part, drafted }
     }
 
     /// The model it runs.
@@ -125,6 +130,17 @@ impl<M: Model> DraftModel<M> {
         self.acceptance.record(is_right && is_kept, SMOOTHING);
         self.kept.record(is_kept, SMOOTHING);
         self.confidence.record(class, is_right);
+    }
+
+    /// Records a token of any response. True if its steps take another time from now on, because it
+    /// drafts from another part of the vocabulary.
+    pub(crate) fn record_token(&mut self, token: Token) -> bool {
+        let change = self.part.record(token);
+        if let Some(tokens) = change {
+            self.drafted = tokens;
+            self.model.compute_first_logits(tokens);
+        }
+        change.is_some()
     }
 
     /// Gives lanes to these sequences, at most as many as there are. Others lose theirs, but its
@@ -329,7 +345,7 @@ impl<M: Model> DraftModel<M> {
     /// The likeliest token after a row of the last batch, and how sure that is.
     fn next_token(&self, row: usize) -> (Token, Class) {
         let logits = self.model.logits(row);
-        likeliest(&logits[..logits.len().min(self.shape.vocabulary as usize)])
+        likeliest(&logits[..logits.len().min(self.drafted as usize)])
     }
 
     /// Removes all but the first tokens of a lane.

@@ -90,6 +90,8 @@ pub struct FakeModel {
     logits: Vec<Vec<f32>>,
     /// The text up to each row of the last batch, if that is told.
     hidden_states: Vec<Vec<f32>>,
+    /// Tokens that have logits; all others are likelier than they are.
+    first_logits: u32,
     /// The hidden states that the rows of the next batch follow, in an MTP head.
     followed: Option<Vec<f32>>,
     /// Batches until one fails.
@@ -133,6 +135,7 @@ impl FakeModel {
             checkpoint: None,
             logits: Vec::new(),
             hidden_states: Vec::new(),
+            first_logits: vocabulary,
             followed: None,
             fails_in: None,
             mistakes: 0,
@@ -225,23 +228,22 @@ impl FakeModel {
     }
 
     /// The text up to a row, which its sequence holds already. An MTP head may hold the end of it,
-    /// and learns the rest from a hidden state.
-    fn text_up_to(&self, i: usize, row: Row) -> Vec<Token> {
+    /// and learns the rest from a hidden state, unless that is missing.
+    fn text_up_to(&self, i: usize, row: Row) -> Result<Vec<Token>, Vec<Token>> {
         let held: Vec<Token> =
             self.seqs[row.seq as usize].iter().map(|(_, token)| *token).collect();
-        let Some(states) = &self.followed else { return held };
+        let Some(states) = &self.followed else { return Ok(held) };
         let width = self.shape.hidden_width as usize;
         let state = &states[i * width..][..width];
         if state.iter().all(|token| *token == 0.0) {
-            // It is missing.
-            return held;
+            return Err(held);
         }
         let state = state.iter().take_while(|token| **token >= 0.0);
         let before: Vec<Token> = state.map(|token| *token as Token).collect();
         assert_eq!(before.len(), row.position as usize, "a state of another place");
         let text = [before, vec![row.token]].concat();
         assert!(text.ends_with(&held), "a state of another text");
-        text
+        Ok(text)
     }
 
     /// The token that follows `sequence`: the one after the last position that the response has
@@ -287,15 +289,23 @@ impl Model for FakeModel {
             assert!(end < self.shape.context_tokens, "context overrun");
             seq.push((self.next_cell, row.token));
             self.next_cell += 1;
-            let tokens = self.text_up_to(i, *row);
-            for (state, token) in self.hidden_states[i].iter_mut().zip(&tokens) {
-                *state = *token as f32;
+            let text = self.text_up_to(i, *row);
+            match &text {
+                Ok(text) => {
+                    let state = self.hidden_states[i].iter_mut().zip(text);
+                    state.for_each(|(state, token)| *state = *token as f32);
+                }
+                // What follows an unknown state is unknown.
+                Err(_) => self.hidden_states[i].fill(0.0),
             }
+            let (Ok(tokens) | Err(tokens)) = text;
             if row.logits {
                 let mut logits = vec![0.0; self.shape.vocabulary as usize];
                 let is_wrong =
                     self.mistakes > 0 && tokens.len().is_multiple_of(self.mistakes as usize);
                 logits[if is_wrong { 1 } else { Self::next_token(&tokens) as usize }] = 1.0;
+                // What is not computed may be anything.
+                logits[self.first_logits as usize..].fill(9.0);
                 self.logits[i] = logits;
             }
         }
@@ -316,6 +326,10 @@ impl Model for FakeModel {
     fn set_hidden_states(&mut self, states: &[f32]) {
         assert!(self.followed.is_some(), "it follows nothing");
         self.followed = Some(states.to_vec());
+    }
+
+    fn compute_first_logits(&mut self, tokens: u32) {
+        self.first_logits = tokens.min(self.shape.vocabulary);
     }
 
     fn run_on_threads(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {

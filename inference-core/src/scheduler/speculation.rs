@@ -113,6 +113,8 @@ pub(crate) struct Speculation {
     catch_up_row: f32,
     /// Seconds of a step of the draft model by number of sequences; 0 if unknown.
     draft_steps: [f32; MODELED_MAX + 1],
+    /// True if the draft model has drafted: the first time, it plans its memory and touches it.
+    is_model_warm: bool,
     /// True if the draft model was timed since the last time that some times were forgotten.
     is_model_recent: bool,
 }
@@ -131,6 +133,7 @@ impl Speculation {
             savings: 0.0,
             catch_up_row: 0.0,
             draft_steps: [0.0; MODELED_MAX + 1],
+            is_model_warm: false,
             is_model_recent: false,
         }
     }
@@ -276,9 +279,17 @@ impl Speculation {
     /// Records that a draft model has drafted, in as many steps as its longest draft has tokens.
     pub(crate) fn record_drafting(&mut self, sequences: usize, steps: u32, seconds: f32) {
         self.is_model_recent = true;
+        if !std::mem::replace(&mut self.is_model_warm, true) {
+            return;
+        }
         if let Some(step) = self.draft_steps.get_mut(sequences) {
             smooth(step, seconds / steps.max(1) as f32);
         }
+    }
+
+    /// Forgets how long the draft model's steps take: that has changed.
+    pub(crate) fn forget_drafting(&mut self) {
+        (self.draft_steps, self.is_model_warm) = ([0.0; MODELED_MAX + 1], false);
     }
 
     /// Seconds of a step with as many rows, drafts or not; 0 if unknown.

@@ -53,6 +53,10 @@ impl<M: Model> Model for EndlessModel<M> {
         self.inner.set_hidden_states(states);
     }
 
+    fn compute_first_logits(&mut self, tokens: u32) {
+        self.inner.compute_first_logits(tokens);
+    }
+
     fn run_on_threads(&self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
         self.inner.run_on_threads(pieces, work);
     }

@@ -21,10 +21,10 @@ const TOKENS: u32 = 128;
 const REPEATED: u64 = 200;
 /// The first token that no text is tokenized to, and how many follow that are no control tokens.
 const FIRST: u64 = 1000;
-const ORDINARY: u64 = 150_000;
-/// As in `inference-core/src/tools/synth/chain.rs`.
+const ORDINARY: u64 = 70_000;
+/// As in `inference-core/src/tools/synth/chain.rs`: texts stay in a half of the vocabulary.
 const STRIDE: u64 = 7919;
-const VOCABULARY: u64 = 151_936;
+const HALF: u64 = 151_936 / 2;
 
 fn model(folder: &Folder, shape: &str, quant: &str, percent: u64) -> PathBuf {
     chain(folder, shape, quant, &["--chain", &percent.to_string()])
@@ -52,7 +52,7 @@ fn ordinary(salt: u64, index: u64) -> u64 {
 /// their order.
 fn prompt(salt: u64, length: u64, percent: u64) -> Vec<u64> {
     let begin = ordinary(salt, 0);
-    let follows = |index: u64| (begin + index * STRIDE) % VOCABULARY;
+    let follows = |index: u64| (begin + index * STRIDE) % HALF;
     let token = |index: u64| match drawn(salt, 1000 + index, 100) < percent {
         true => follows(index),
         false => ordinary(salt, index),

@@ -72,9 +72,9 @@ fn a_head_drafts_what_its_model_says() {
         for end in [100, 200, 299] {
             both.compute(&text, end);
         }
-        // Each token of a chain is as far from the one before.
+        // Each token of a chain is as far from the one before, in half of the vocabulary.
         let vocabulary = both.model.shape().vocabulary;
-        let next = |token: Token| (token + 7919) % vocabulary;
+        let next = |token: Token| (token + 7919) % (vocabulary / 2);
         let first = next(text[299]);
         let expected = [first, next(first), next(next(first))];
         assert_eq!(both.draft(&text, 3), expected, "{shape}");
@@ -122,6 +122,39 @@ fn a_draft_leaves_nothing_behind() {
         fresh.compute(&text, 60);
         fresh.compute(&text, 119);
         assert_eq!(both.draft(&text, 6), fresh.draft(&text, 6), "{shape}");
+    }
+}
+
+#[test]
+fn the_first_logits_are_the_same_without_the_others() {
+    for shape in SHAPES {
+        let weights = load(shape, None, loading());
+        let options = options(2, 128);
+        let model = LlamaModel::new(weights.clone(), options).unwrap();
+        let head = mtp_head(&model, options).unwrap().unwrap();
+        let small = LlamaModel::beside(&model, weights, options).unwrap();
+        for mut drafter in [head, small] {
+            let mut logits = |first| {
+                drafter.compute_first_logits(first);
+                let row = |seq| Row { seq, position: 0, token: 40 + seq, logits: true };
+                let rows: Vec<Row> = (0..drafter.shape().slots).map(row).collect();
+                assert_eq!(drafter.decode(&rows, &|| false), Ok(Decoded::Whole));
+                let all = (0..rows.len()).map(|row| drafter.logits(row).to_vec());
+                let all: Vec<Vec<f32>> = all.collect();
+                rows.iter().for_each(|row| drafter.clear(row.seq));
+                all
+            };
+            let whole = logits(1024);
+            for first in [256, 512] {
+                for (part, whole) in logits(first).iter().zip(&whole) {
+                    let (computed, others) = part.split_at(first as usize);
+                    assert_eq!(computed, &whole[..first as usize], "{shape}");
+                    assert!(others.iter().all(|logit| *logit == 0.0), "{shape}");
+                    assert_eq!(part.len(), whole.len(), "{shape}");
+                }
+            }
+            assert_eq!(logits(1024), whole, "{shape}");
+        }
     }
 }
 

@@ -187,7 +187,7 @@ fn a_token_must_be_the_surer_the_more_it_costs() {
             let seconds = 0.01 + row * rows as f32;
             speculation.record(DecodeStep { sequences, rows, seconds, ..PLAIN });
         }
-        speculation.record_drafting(1, 2, 0.004);
+        (0..2).for_each(|_| speculation.record_drafting(1, 2, 0.004));
         speculation.least_chance(sequences as usize, 1)
     };
     let unknown = Speculation::new(false).least_chance(1, 1);
@@ -196,6 +196,30 @@ fn a_token_must_be_the_surer_the_more_it_costs() {
     assert!((one.to_keep - 1.0 / 11.0).abs() < 0.01 && (four.to_keep - 4.0 / 14.0).abs() < 0.01);
     assert!(one.to_go_on > one.to_keep + 0.1 && four.to_go_on > one.to_go_on);
     assert_eq!((dear.to_keep, dear.to_go_on), (LEAST_CHANCE_MAX, LEAST_CHANCE_MAX));
+}
+
+#[test]
+fn the_first_draft_does_not_tell_how_long_others_take() {
+    let mut speculation = Speculation::new(false);
+    speculation.record(PLAIN);
+    let sure = [Candidate { tokens: 1, is_modeled: true, ..candidate(0.95) }];
+    let long = 100.0 * PLAIN.seconds;
+    for forgets in [false, true] {
+        if forgets {
+            speculation.forget_drafting();
+        }
+        speculation.record_drafting(1, 1, long);
+        assert_eq!(
+            speculation.drafts(&sure, 64),
+            [1],
+            "it has read its weights for the first time"
+        );
+        speculation.record_drafting(1, 1, 0.01 * PLAIN.seconds);
+        assert_eq!(speculation.drafts(&sure, 64), [1]);
+    }
+    speculation.forget_drafting();
+    (0..2).for_each(|_| speculation.record_drafting(1, 1, long));
+    assert_eq!(speculation.drafts(&sure, 64), [0], "it does take long");
 }
 
 #[test]

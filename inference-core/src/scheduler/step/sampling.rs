@@ -12,6 +12,7 @@ use crate::scheduler::drafts::Outcome;
 use crate::scheduler::engine_thread::Emit;
 use crate::scheduler::planning::SlotRows;
 use crate::scheduler::sequence::{Sampled, Sequence};
+use crate::scheduler::speculation::Speculation;
 use crate::types::model::{Model, Slot, Undo};
 use crate::types::request::{Event, Failure, FinishReason, Token};
 
@@ -105,6 +106,9 @@ impl<M: Model> Engine<M> {
                 Err(failure) => return Some(Err(failure)),
             };
             let finished = self.take(share.slot, (last + drafted, token), now, emit)?;
+            if self.draft_model.as_mut().is_some_and(|model| model.record_token(token)) {
+                self.speculation.iter_mut().for_each(Speculation::forget_drafting);
+            }
             let sequence = self.slots[share.slot as usize].as_mut()?;
             let Outcome { is_accepted, judged } = sequence.drafts.record(drafted, token);
             if let Some((model, judged)) = self.draft_model.as_mut().zip(judged) {
