@@ -186,6 +186,21 @@ pub(super) fn say_alive(
     Ok((row.take("changes")?, row.take::<u64>("dead")? > 0))
 }
 
+/// False if this was the last usage that a gateway has added. It asks again if the connection
+/// broke while it was stored.
+pub(super) fn is_new(
+    transaction: &mut Transaction<'_>,
+    me: &str,
+    number: u64,
+) -> Result<bool, StoreError> {
+    if number == 0 {
+        return Ok(true);
+    }
+    say_alive(transaction, me)?;
+    let sql = "UPDATE gateways SET added = ?2 WHERE id = ?1 AND added <> ?2";
+    Ok(transaction.execute(sql, values![me, number])? > 0)
+}
+
 /// Forgets other gateways that were silent for this long; without a lease all of them, whatever the
 /// clock was when they were heard of.
 fn bury(
@@ -219,6 +234,8 @@ pub(super) fn check_owner(
 mod tests {
     use super::super::testing::with_store;
     use super::*;
+    use crate::store::{Booked, UsageKey, UsageSum};
+    use crate::types::usage::{Date, Used};
 
     #[tokio::test]
     async fn alone_a_gateway_owns_what_was_left_before_the_clock_went_back() {
@@ -237,6 +254,27 @@ mod tests {
             store.0.database.run(left).await.unwrap();
             let read = |mut row: Row, _: &Keyring| Ok(row.take::<String>("id")?);
             assert_eq!(store.claim_rows("batches", "id", read).await.unwrap(), ["a"]);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn usage_counts_once_however_often_it_is_stored() {
+        with_store(async |store| {
+            let (tenant, today) = ("ada", Date::at(3600));
+            for (number, tokens) in [(7, 15), (7, 15), (8, 30), (8, 30), (7, 45)] {
+                let key = UsageKey {
+                    minute: 1,
+                    tenant: tenant.into(),
+                    class: "batch",
+                    model: "m".into(),
+                    endpoint: "".into(),
+                };
+                let sum = UsageSum { prompt: 10, completion: 5, ..UsageSum::default() };
+                let booked = Booked { rows: [(key, sum)].into(), number, ..Booked::default() };
+                let totals = store.add_usage(booked, Vec::new(), today).await.unwrap();
+                assert_eq!(totals.tenants, [(tenant.into(), Used { tokens, spend: 0.0 })]);
+            }
         })
         .await;
     }

@@ -21,13 +21,14 @@ use super::database::Source;
 use super::sql::{Cell, Connection, Fault, Row, Value};
 
 /// The steps from an empty database to the current one.
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     include_str!("postgres_1.sql"),
     include_str!("postgres_2.sql"),
     include_str!("postgres_3.sql"),
     include_str!("postgres_4.sql"),
     include_str!("postgres_5.sql"),
     include_str!("postgres_6.sql"),
+    include_str!("postgres_7.sql"),
 ];
 /// Longest wait for a connection, and for a statement.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::allotments;
+use super::gateways::is_new;
 use super::sql::{Fault, Row, Transaction, values};
 use super::usage_book::{Booked, UsageKey, UsageSum, UserKey};
 use super::{Store, StoreError};
@@ -74,8 +75,8 @@ pub(crate) struct UsageRecord {
 }
 
 impl Store {
-    /// Adds usage, gives back what this gateway does not need of its allotments today, and returns
-    /// what all gateways have stored for `today`.
+    /// Adds usage, unless this gateway has just added it, gives back what this gateway does not need
+    /// of its allotments today, and returns what all gateways have stored for `today`.
     pub(crate) async fn add_usage(
         &self,
         booked: Booked,
@@ -84,15 +85,8 @@ impl Store {
     ) -> Result<UsageTotals, StoreError> {
         let me = self.0.me.clone();
         let add = move |transaction: &mut Transaction<'_>| {
-            for (key, sum) in &booked.rows {
-                insert(transaction, key, *sum)?;
-                add_sums(transaction, key, *sum)?;
-            }
-            for (key, sum) in &booked.users {
-                add_user(transaction, key, *sum)?;
-            }
-            for (date, id, amount) in booked.of_budgets() {
-                allotments::take(transaction, (&me, &id, date), amount, true)?;
+            if !booked.is_empty() && is_new(transaction, &me, booked.number)? {
+                add_booked(transaction, &me, &booked)?;
             }
             for (id, amount) in &given_back {
                 allotments::take(transaction, (&me, id, today), *amount, false)?;
@@ -195,6 +189,24 @@ impl Store {
 
 fn cost(amount: f64) -> u64 {
     UsageSum::new(Default::default(), amount).cost
+}
+
+fn add_booked(
+    transaction: &mut Transaction<'_>,
+    me: &str,
+    booked: &Booked,
+) -> Result<(), StoreError> {
+    for (key, sum) in &booked.rows {
+        insert(transaction, key, *sum)?;
+        add_sums(transaction, key, *sum)?;
+    }
+    for (key, sum) in &booked.users {
+        add_user(transaction, key, *sum)?;
+    }
+    for (date, id, amount) in booked.of_budgets() {
+        allotments::take(transaction, (me, &id, date), amount, true)?;
+    }
+    Ok(())
 }
 
 fn insert(

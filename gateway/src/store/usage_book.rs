@@ -2,6 +2,7 @@
 //! user.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use inference_protocol::resume::Usage;
@@ -75,6 +76,16 @@ impl UsageSum {
         money(self.cost)
     }
 
+    /// What remains without a part; `None` if it is none.
+    fn without(&self, part: &Self) -> Option<Self> {
+        Some(Self {
+            prompt: self.prompt.checked_sub(part.prompt)?,
+            cached: self.cached.checked_sub(part.cached)?,
+            completion: self.completion.checked_sub(part.completion)?,
+            cost: self.cost.checked_sub(part.cost)?,
+        })
+    }
+
     /// Adds what else was used.
     pub(crate) fn add(&mut self, more: Self) {
         let sum = |a: &mut u64, b: u64| *a = a.saturating_add(b);
@@ -96,13 +107,15 @@ pub(crate) struct Booked {
     pub rows: HashMap<UsageKey, UsageSum>,
     /// For budgets of users.
     pub users: HashMap<UserKey, UsageSum>,
+    /// Identifies it while it is stored, so that it counts once, however often that is tried. 0 is
+    /// not checked.
+    pub number: u64,
 }
 
 impl UsageBook {
     /// True if nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
-        let booked = self.lock();
-        booked.rows.is_empty() && booked.users.is_empty()
+        self.lock().is_empty()
     }
 
     /// Books what was used.
@@ -135,8 +148,8 @@ impl UsageBook {
     /// Books again what could not be stored.
     pub(crate) fn put_back(
         &self,
-        rows: Vec<(UsageKey, UsageSum)>,
-        users: Vec<(UserKey, UsageSum)>,
+        rows: impl IntoIterator<Item = (UsageKey, UsageSum)>,
+        users: impl IntoIterator<Item = (UserKey, UsageSum)>,
     ) {
         rows.into_iter().for_each(|(key, sum)| self.book(key, sum));
         users.into_iter().for_each(|(key, sum)| self.book_user(key, sum));
@@ -148,6 +161,20 @@ impl UsageBook {
 }
 
 impl Booked {
+    /// True if nothing was used.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.users.is_empty()
+    }
+
+    /// Takes out what is in another one. False if that is not all in here; nothing changes then.
+    pub(crate) fn take_out(&mut self, other: &Self) -> bool {
+        let rests = rests(&self.rows, &other.rows).zip(rests(&self.users, &other.users));
+        let Some((rows, users)) = rests else { return false };
+        set(&mut self.rows, rows);
+        set(&mut self.users, users);
+        true
+    }
+
     /// How much was used of which budget, and when.
     pub(crate) fn of_budgets(&self) -> Vec<(Date, BudgetId, u64)> {
         let of_row = |(key, sum): (&UsageKey, &UsageSum)| {
@@ -190,6 +217,25 @@ impl UsageKey {
     }
 }
 
+/// What remains of the sums that are in both, if all of the other one is in the first one.
+fn rests<K: Hash + Eq + Clone>(
+    all: &HashMap<K, UsageSum>,
+    other: &HashMap<K, UsageSum>,
+) -> Option<Vec<(K, UsageSum)>> {
+    let rest = |(key, part): (&K, &UsageSum)| Some((key.clone(), all.get(key)?.without(part)?));
+    other.iter().map(rest).collect()
+}
+
+fn set<K: Hash + Eq>(all: &mut HashMap<K, UsageSum>, sums: Vec<(K, UsageSum)>) {
+    for (key, sum) in sums {
+        if sum == UsageSum::default() {
+            all.remove(&key);
+        } else {
+            all.insert(key, sum);
+        }
+    }
+}
+
 /// The minute of a time in seconds since 1970, since then.
 pub(crate) fn minute_of(seconds: u64) -> u64 {
     seconds / 60
@@ -224,6 +270,21 @@ mod tests {
         book.put_back(taken, Vec::new());
         let rows = book.take().rows;
         assert_eq!(rows[&key("bob", 1)].completion, 4, "nothing is lost or counted twice");
+    }
+
+    #[test]
+    fn what_was_put_back_can_be_taken_out_again_as_it_was() {
+        let book = UsageBook::default();
+        book.book(key("ada", 1), used(1));
+        book.book(key("bob", 1), used(2));
+        let booked = book.take();
+        book.put_back(booked.rows.clone(), booked.users.clone());
+        book.book(key("ada", 1), used(5));
+        let mut all = book.take();
+        assert!(all.take_out(&booked));
+        assert_eq!(all.rows, [(key("ada", 1), used(5))].into());
+        assert!(!all.take_out(&booked), "it is not in there any more");
+        assert_eq!(all.rows.len(), 1);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::access::spend::Totals;
 use crate::context::Gateway;
 use crate::store::{Booked, Store, StoreError, UsageTotals};
 use crate::types::budget::{BudgetId, money};
+use crate::types::random::random;
 use crate::types::usage::{Date, Used};
 
 /// Usage of the last seconds is lost if the gateway is killed.
@@ -22,6 +23,9 @@ const ROWS_MAX: usize = 1000;
 /// What an earlier run has left in the state file, until it is in the store.
 type Restored = Option<(Vec<(String, Used)>, Date)>;
 
+/// Usage of which the store has not said whether it is stored. It waits in the book as well.
+type Unanswered = Option<Booked>;
+
 /// Learns what was used before this run. Without the store, which may be slow or gone, the gateway
 /// knows what its state file says.
 pub(crate) async fn restore(gateway: &Gateway) -> Restored {
@@ -30,9 +34,10 @@ pub(crate) async fn restore(gateway: &Gateway) -> Restored {
     gateway.dispatcher.share_budgets();
     let load = async {
         if import(store, &mut restored).await.is_ok() {
-            save(gateway, store).await;
+            save(gateway, store, &mut None).await;
         }
     };
+    // Nothing is booked yet, so that nothing can remain unanswered.
     let _ = timeout(RESTORE_TIMEOUT, load).await;
     restored
 }
@@ -40,7 +45,7 @@ pub(crate) async fn restore(gateway: &Gateway) -> Restored {
 /// Stores usage until the gateway stops, and once more then.
 pub(crate) async fn run(gateway: Gateway, mut restored: Restored) {
     let Some(store) = gateway.store.clone() else { return };
-    let mut ticks = interval(INTERVAL);
+    let (mut ticks, mut unanswered) = (interval(INTERVAL), None);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let stops = tokio::select! {
@@ -48,7 +53,7 @@ pub(crate) async fn run(gateway: Gateway, mut restored: Restored) {
             () = gateway.links.cancelled() => true,
         };
         if import(&store, &mut restored).await.is_ok() {
-            save(&gateway, &store).await;
+            save(&gateway, &store, &mut unanswered).await;
         }
         if stops {
             return;
@@ -68,29 +73,35 @@ async fn import(store: &Store, restored: &mut Restored) -> Result<(), StoreError
 }
 
 /// Stores what was used since the last time, and sets what all gateways have counted. Without rows,
-/// it only reads.
-async fn save(gateway: &Gateway, store: &Store) {
+/// it only reads. What is unanswered comes first and as it was, so that it counts once.
+async fn save(gateway: &Gateway, store: &Store, unanswered: &mut Unanswered) {
     // What the store says of allotments is true only if nobody asks for another meanwhile.
     let _alone = gateway.allotting.lock().await;
     let mut given_back = gateway.dispatcher.give_back();
-    let Booked { rows, users } = gateway.usage.take();
+    let mut all = gateway.usage.take();
+    let mut again = unanswered.take().filter(|booked| all.take_out(booked));
     let (mut rows, mut users): (Vec<_>, Vec<_>) =
-        (rows.into_iter().collect(), users.into_iter().collect());
+        (all.rows.into_iter().collect(), all.users.into_iter().collect());
     loop {
-        let (some, of_users) = (last(&mut rows), last(&mut users));
-        let booked = Booked {
-            rows: some.iter().cloned().collect(),
-            users: of_users.iter().cloned().collect(),
-        };
+        let booked = again.take().unwrap_or_else(|| Booked {
+            rows: last(&mut rows).into_iter().collect(),
+            users: last(&mut users).into_iter().collect(),
+            // A number of the database has a sign.
+            number: (random() >> 65) as u64,
+        });
         let today = Date::today();
-        match store.add_usage(booked, std::mem::take(&mut given_back), today).await {
+        let given_back = std::mem::take(&mut given_back);
+        match store.add_usage(booked.clone(), given_back, today).await {
             Ok(totals) if rows.is_empty() && users.is_empty() => {
                 return set_totals(gateway, today, totals);
             }
             Ok(_) => {}
             Err(_) => {
+                let Booked { rows: some, users: of_users, .. } = booked.clone();
                 gateway.usage.put_back(some, of_users);
-                return gateway.usage.put_back(rows, users);
+                gateway.usage.put_back(rows, users);
+                *unanswered = Some(booked);
+                return;
             }
         }
     }
