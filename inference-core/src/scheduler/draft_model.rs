@@ -167,6 +167,7 @@ impl<M: Model> DraftModel<M> {
             let lane = best.unwrap_or_default();
             if value(&lane).0 == 0 {
                 self.truncate(lane, 0);
+                self.following.iter_mut().for_each(|following| following.forget(lane));
             }
             let taken = &mut self.lanes[lane];
             (taken.is_used, taken.owner) = (true, Some(*owner));

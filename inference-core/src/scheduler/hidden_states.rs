@@ -69,6 +69,8 @@ impl HiddenStates {
         self.first += dropped;
         self.tokens.drain(..dropped);
         self.states.drain(..dropped * self.width);
+        // Those of a prompt are many, and soon used.
+        self.states.shrink_to(2 * self.states.len());
     }
 }
 

@@ -182,10 +182,9 @@ pub(crate) fn head_bytes(
         ..*sizes
     };
     let head = layout.head();
-    let told = [sizes.batch_rows, own.batch_rows.saturating_mul(2)];
-    let told = told.iter().fold(0u64, |sum, rows| sum.saturating_add(*rows));
-    let bytes = context_bytes(&head, &own)?;
     // The hidden states of both batches, and those that the rows of the head follow.
+    let told = sizes.batch_rows.saturating_add(own.batch_rows).saturating_mul(2);
+    let bytes = context_bytes(&head, &own)?;
     let output = told.saturating_mul(layout.width).saturating_mul(4);
     Ok(ContextBytes { output: bytes.output.saturating_add(output), ..bytes })
 }

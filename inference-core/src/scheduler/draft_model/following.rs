@@ -56,6 +56,11 @@ impl Following {
         self.batch.clear();
     }
 
+    /// Forgets what a lane was told.
+    pub(super) fn forget(&mut self, lane: usize) {
+        self.lanes[lane].forget_before(usize::MAX);
+    }
+
     /// The position from which a lane that begins with `known` tokens of a text can compute the
     /// rest of it. `None` if states are missing.
     pub(super) fn next(&self, lane: usize, known: usize, text: &[Token]) -> Option<usize> {

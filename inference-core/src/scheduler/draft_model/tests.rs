@@ -231,6 +231,19 @@ fn a_head_goes_on_with_the_text_of_its_tenant_and_begins_anew_for_another_one() 
 }
 
 #[test]
+fn a_head_uses_no_state_of_another_tenant() {
+    let text = [&TEXT[..], &[1, 2, 3, 4]].concat();
+    let mut head = head(1);
+    follow(&mut head, owner(1, 0), &text, 0..19);
+    // The large model shares no prefix of another tenant, but may have one of this one.
+    follow(&mut head, owner(2, 1), &text, 18..19);
+    assert_eq!(drafted(&mut head, owner(2, 1), &text), Some(vec![5, 6]));
+    let last = head.model.batches.len() - 2;
+    let rows: Vec<u32> = head.model.batches[last].iter().map(|row| row.position).collect();
+    assert_eq!(rows, [19], "the state before this one is the only one that it was told");
+}
+
+#[test]
 fn a_head_drafts_nothing_that_follows_a_state_it_lacks() {
     let text = [&TEXT[..], &[1, 2, 3, 4]].concat();
     let mut head = head(1);
