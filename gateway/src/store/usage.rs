@@ -75,8 +75,8 @@ pub(crate) struct UsageRecord {
 }
 
 impl Store {
-    /// Adds usage, unless this gateway has just added it, gives back what this gateway does not need
-    /// of its allotments today, and returns what all gateways have stored for `today`.
+    /// Adds usage, unless this gateway has just added it, gives back what this gateway does not
+    /// need of its allotments today, and returns what all gateways have stored for `today`.
     pub(crate) async fn add_usage(
         &self,
         booked: Booked,
