@@ -110,8 +110,8 @@ pub trait Model {
     /// Sets the hidden states that the rows of the next batch follow, one for each: those of the
     /// rows before them. Only for an MTP head.
     fn set_hidden_states(&mut self, states: &[f32]);
-    /// Computes the logits of the first tokens of the vocabulary alone from the next batch on. Those
-    /// of others may be anything.
+    /// Computes the logits of the first tokens of the vocabulary alone from the next batch on.
+    /// Those of others may be anything.
     fn compute_first_logits(&mut self, tokens: u32);
     /// Calls `work` on each compute thread, with the thread's number. Calls it only on the current
     /// thread, with 0, if `pieces` rows of logits are too little work to share.
