@@ -1,5 +1,5 @@
-//! How many rows of the output matrix a batch is multiplied with: drafts need the logits of frequent
-//! tokens alone.
+//! How many rows of the output matrix a batch is multiplied with: drafts need the logits of
+//! frequent tokens alone.
 
 use llama_cpp_sys_2 as sys;
 

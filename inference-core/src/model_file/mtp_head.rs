@@ -1,4 +1,5 @@
-//! PURE. The MTP head in a model file: a layer behind the others that drafts what the model may say.
+//! PURE. The MTP head in a model file: a layer behind the others that drafts what the model may
+//! say.
 
 use crate::model_file::gguf::Header;
 

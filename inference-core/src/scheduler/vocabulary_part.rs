@@ -2,9 +2,10 @@
 //! tokens of responses are among those.
 //!
 //! A draft needs the logits of every token that it might be, and the output matrix is a third of a
-//! small model with a large vocabulary. In most vocabularies the most frequent tokens come first. Of
-//! that of Qwen3.5, 99 % of an English text are in the first half, and 96 % in the first quarter.
-//! Source: Zhao et al., "FR-Spec" (2025), which takes the most frequent tokens of a corpus.
+//! small model with a large vocabulary. In most vocabularies the most frequent tokens come first.
+//! Of that of Qwen3.5, 99 % of an English text are in the first half, and 96 % in the first
+//! quarter. Source: Zhao et al., "FR-Spec" (2025), which takes the most frequent tokens of a
+//! corpus.
 
 use crate::types::request::Token;
 
