@@ -189,6 +189,10 @@ pub fn read_header(source: impl BufRead, file_bytes: u64) -> Result<Header, Head
     {
         return Err(invalid(format!("a model of {layers} layers; it must have 1 to {LAYERS_MAX}")));
     }
+    let heads = header.number("nextn_predict_layers").unwrap_or(0);
+    if header.number("block_count").is_some_and(|layers| heads > layers) {
+        return Err(invalid(format!("{heads} layers of MTP heads, which are more than it has")));
+    }
     if tensors == 0 {
         return Err(invalid("it holds no tensors".into()));
     }

@@ -31,3 +31,55 @@ pub fn is_usable(header: &Header) -> bool {
         && layers(header) == 1
         && header.tensor_list.iter().any(|tensor| tensor.name == joins)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model_file::gguf::read_header;
+    use crate::tools::synth::{QUANTS, SHAPES, Synth};
+
+    fn header(shape: &str) -> Header {
+        let shape = SHAPES.iter().find(|known| known.name == shape).unwrap();
+        let mut file = Vec::new();
+        Synth::new(shape, &QUANTS[1]).unwrap().write(&mut file, |_| {}).unwrap();
+        read_header(&file[..], file.len() as u64).unwrap()
+    }
+
+    #[test]
+    fn a_head_is_used_if_it_is_the_only_one_and_in_the_file() {
+        let whole = header("tiny-delta-mtp");
+        assert!(is_usable(&whole) && is_usable(&header("tiny-glm-mtp")));
+        assert!(!is_usable(&header("tiny-delta")));
+        let key = "nextn_predict_layers";
+        let changed = |change: &dyn Fn(&mut Header)| {
+            let mut header = whole.clone();
+            change(&mut header);
+            header
+        };
+        for number in [0, 2, u64::MAX] {
+            let several = changed(&|header| {
+                let (name, _) =
+                    header.numbers.iter().find(|(name, _)| name.ends_with(key)).unwrap();
+                let name = name.clone();
+                header.numbers.insert(name, vec![number]);
+            });
+            assert!(!is_usable(&several), "{number} layers");
+        }
+        let other = changed(&|header| header.architecture = "qwen36".into());
+        assert!(!is_usable(&other), "nobody has tried it");
+        let left_out = changed(&|header| {
+            header.tensor_list.retain(|tensor| !has_tensor(&whole, &tensor.name))
+        });
+        assert!(!is_usable(&left_out), "it was left out when the file was written");
+    }
+
+    #[test]
+    fn tensors_of_the_last_layer_are_those_of_the_head() {
+        let header = header("tiny-delta-mtp");
+        let of_head = |name| has_tensor(&header, name);
+        assert!(of_head("blk.4.nextn.enorm.weight") && of_head("blk.4.attn_q.weight"));
+        assert!(!of_head("blk.3.attn_q.weight") && !of_head("output_norm.weight"));
+        assert!(!of_head("blk.x.attn_q.weight") && !of_head("blk."));
+        assert!(!has_tensor(&self::header("tiny-delta"), "blk.9.attn_q.weight"));
+    }
+}

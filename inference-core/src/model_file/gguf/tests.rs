@@ -108,6 +108,15 @@ fn numbers_that_llama_cpp_aborts_on_are_refused() {
     for wrong in [layers(0), layers(513)] {
         assert!(wrong.unwrap_err().to_string().contains("1 to 512"));
     }
+    for (heads, is_refused) in [(0u32, false), (2, false), (3, true), (u32::MAX, true)] {
+        let mut out = file_with("llama.block_count", 4, 2u32.to_le_bytes());
+        out[16] += 1;
+        let value = [vec![4, 0, 0, 0], heads.to_le_bytes().to_vec()].concat();
+        out.splice(24..24, [text("llama.nextn_predict_layers"), value].concat());
+        out.resize(out.len() + 32, 0);
+        let refused = read(&out).is_err_and(|why| why.to_string().contains("MTP heads"));
+        assert_eq!(refused, is_refused, "{heads} of 2 layers");
+    }
     let key = "llama.attention.layer_norm_rms_epsilon";
     let epsilon = |e: f32| read(&file_with(key, 6, e.to_le_bytes()));
     assert!(epsilon(1e-5).is_ok() && epsilon(0.0).is_ok());
