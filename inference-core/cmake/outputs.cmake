@@ -12,8 +12,8 @@
 #
 # There is no parameter for either, so lines of llama-context.cpp are changed.
 #
-# Hidden states, which an MTP head follows, are results as well. Functions that tell them are in a header
-# that is not llama.cpp's public one; ../memory/staging.cpp calls them.
+# Hidden states, the input of an MTP head, are results as well. Their functions are in a header that is not
+# llama.cpp's public one; ../memory/staging.cpp calls them.
 
 function(flotilla_change_outputs)
     set(pooled "cparams.embeddings && cparams.pooling_type != LLAMA_POOLING_TYPE_NONE")

@@ -6,10 +6,10 @@
 
 extern "C" {
 
-// Lets batches tell the hidden state of every row. Otherwise the last layer computes only rows that
-// have logits, in all graphs that tell hidden states.
-void flotilla_tell_hidden_states(llama_context * context, bool told) {
-    llama_set_embeddings_nextn(context, told, !told);
+// Makes batches output the hidden state of every row. Otherwise the last layer computes only rows that
+// have logits, in all graphs that can output hidden states.
+void flotilla_output_hidden_states(llama_context * context, bool is_on) {
+    llama_set_embeddings_nextn(context, is_on, !is_on);
 }
 
 // The hidden state after a row of the last batch; null if there is none.

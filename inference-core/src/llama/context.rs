@@ -119,7 +119,7 @@ impl Default for ContextOptions {
 pub struct LlamaModel {
     context: *mut sys::llama_context,
     batch: Batch,
-    /// What the rows of the next batch follow, in an MTP head.
+    /// Input of the rows of the next batch, in an MTP head.
     hidden_states: Vec<f32>,
     /// Tokens that have logits.
     first_logits: u32,
@@ -338,7 +338,7 @@ fn new_context(
         return Err(LoadError::Context(log::take_first_error()));
     }
     // SAFETY: the context is valid.
-    unsafe { mtp_head::tell_hidden_states(context, weights.has_mtp_head()) };
+    unsafe { mtp_head::output_hidden_states(context, weights.has_mtp_head()) };
     Ok(context)
 }
 

@@ -1,8 +1,9 @@
 //! MTP heads: a layer in the file of a model that drafts what the model may say, from the model's
 //! own hidden states. Source: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.2.
 //!
-//! A head has a context of its own, on the same weights. Each of its rows is a token and the hidden
-//! state of the model before it, and tells the next token, and a hidden state to go on with.
+//! A head has a context of its own, on the same weights. The input of each row is a token and the
+//! model's hidden state before it. Its output is the next token's logits, and a hidden state for
+//! the next row.
 
 use std::ffi::c_int;
 
@@ -14,7 +15,7 @@ use crate::types::model::{Model, Undo};
 
 // See inference-core/memory/staging.cpp.
 unsafe extern "C" {
-    fn flotilla_tell_hidden_states(context: *mut sys::llama_context, told: bool);
+    fn flotilla_output_hidden_states(context: *mut sys::llama_context, is_on: bool);
     fn flotilla_hidden_state(context: *mut sys::llama_context, row: c_int) -> *const f32;
 }
 
@@ -41,11 +42,13 @@ pub fn mtp_head(
     if !model.weights().has_mtp_head() {
         return Ok(None);
     }
-    // A model with a recurrent state gets drafts only for a response that is alone.
+    let of_model = (options.slots.into(), options.kv_cells.into());
     let alone = model.shape().undo == Undo::WholeBatch;
+    let (slots, kv_cells) = draft::head_sizes(alone, of_model, options.context_tokens.into());
     let options = ContextOptions {
-        slots: if alone { 1 } else { options.slots.min(draft::SEQUENCES) },
-        kv_cells: if alone { options.context_tokens } else { options.kv_cells },
+        // Both are at most what the model has.
+        slots: slots as u32,
+        kv_cells: kv_cells as u32,
         prefix_cache: false,
         saved_prefix_bytes: 0,
         batch_rows: draft::BATCH_ROWS,
@@ -56,13 +59,13 @@ pub fn mtp_head(
     head.map(Some).map_err(|error| LoadError::MtpHead(Box::new(error)))
 }
 
-/// Lets batches of a context tell the hidden state of every row, or of none.
+/// Makes batches of a context output the hidden state of every row, or of none.
 ///
 /// # Safety
 /// The context is valid.
-pub(super) unsafe fn tell_hidden_states(context: *mut sys::llama_context, told: bool) {
+pub(super) unsafe fn output_hidden_states(context: *mut sys::llama_context, is_on: bool) {
     // SAFETY: as above.
-    unsafe { flotilla_tell_hidden_states(context, told) };
+    unsafe { flotilla_output_hidden_states(context, is_on) };
 }
 
 /// The hidden state of `width` elements after a row of the last batch; empty if there is none.

@@ -88,7 +88,7 @@ pub struct FakeModel {
     /// What a sequence held when its checkpoint was made.
     checkpoint: Option<Vec<(u64, Token)>>,
     logits: Vec<Vec<f32>>,
-    /// The text up to each row of the last batch, if that is told.
+    /// The text up to each row of the last batch, if batches output hidden states.
     hidden_states: Vec<Vec<f32>>,
     /// Tokens that have logits; all others are likelier than they are.
     first_logits: u32,
@@ -160,9 +160,9 @@ impl FakeModel {
         self
     }
 
-    /// Lets batches tell hidden states, for an MTP head.
+    /// Makes batches output hidden states, for an MTP head.
     #[cfg(test)]
-    pub(crate) fn telling(mut self) -> Self {
+    pub(crate) fn outputting_states(mut self) -> Self {
         self.shape.hidden_width = self.shape.context_tokens;
         self
     }
@@ -171,7 +171,7 @@ impl FakeModel {
     /// row.
     #[cfg(test)]
     pub(crate) fn into_head(self) -> Self {
-        let mut head = self.without_sharing().truncating().telling();
+        let mut head = self.without_sharing().truncating().outputting_states();
         head.followed = Some(Vec::new());
         head
     }
@@ -304,7 +304,7 @@ impl Model for FakeModel {
                 let is_wrong =
                     self.mistakes > 0 && tokens.len().is_multiple_of(self.mistakes as usize);
                 logits[if is_wrong { 1 } else { Self::next_token(&tokens) as usize }] = 1.0;
-                // What is not computed may be anything.
+                // Logits that are not computed are undefined.
                 logits[self.first_logits as usize..].fill(9.0);
                 self.logits[i] = logits;
             }

@@ -1,5 +1,5 @@
-//! PURE. The hidden states of a model after the last tokens of a text, which an MTP head has still
-//! to use. Their tokens are kept with them, because those of drafts may be rejected later.
+//! PURE. The hidden states of a model after the last tokens of a text, which are still to become
+//! input of an MTP head. Their tokens are kept with them, because drafts may be rejected later.
 
 use crate::types::request::Token;
 
@@ -46,7 +46,7 @@ impl HiddenStates {
         for (token, state) in rows {
             self.tokens.push(token);
             self.states.extend(state);
-            // A batch that tells none of a row is no reason to mix up those of others.
+            // If one is missing, the others stay with their rows.
             self.states.resize(self.tokens.len() * self.width, 0.0);
         }
     }

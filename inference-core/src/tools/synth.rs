@@ -129,7 +129,8 @@ impl Synth {
         quant: &Quant,
         chain: Chain,
     ) -> Result<Self, String> {
-        if !["llama", "qwen2", delta::DELTA, mtp::GLM].contains(&shape.architecture) {
+        let can_follow = ["llama", "qwen2", mtp::GLM].contains(&shape.architecture);
+        if !can_follow && !delta::has(shape) {
             return Err(format!("{} can have no chain", shape.name));
         }
         let (columns, rows) = (shape.width, shape.vocabulary as u64);
@@ -287,7 +288,7 @@ fn layer_tensors(shape: &ModelShape, quant: &Quant, layer: u32) -> Tensors {
     let ModelShape { width, hidden, .. } = *shape;
     let (q, kv) = (shape.heads * shape.head_width, shape.kv_heads * shape.head_width);
     let sensitive = if layer.is_multiple_of(2) { quant.sensitive } else { quant.matrix };
-    if shape.architecture == delta::DELTA {
+    if delta::has(shape) {
         return delta::tensors(shape, quant, layer, sensitive);
     }
     let mut all = vec![
@@ -331,7 +332,7 @@ fn write_metadata(writer: &mut Writer, shape: &ModelShape, vocabulary: &Vocabula
     if shape.architecture == "bert" {
         return bert::write_metadata(writer, shape);
     }
-    if shape.architecture == delta::DELTA {
+    if delta::has(shape) {
         delta::write_metadata(writer, shape);
     } else {
         lean::write_metadata(writer, shape);

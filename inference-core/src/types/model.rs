@@ -35,8 +35,8 @@ pub struct Shape {
     pub batch_rows: u32,
     /// Number of tokens in the vocabulary.
     pub vocabulary: u32,
-    /// Elements of a hidden state, of which a batch tells one for each row, for an MTP head; 0 if
-    /// it tells none.
+    /// Elements of a hidden state, if batches output one for each row, for an MTP head; 0 if they
+    /// do not.
     pub(crate) hidden_width: u32,
 }
 
@@ -105,13 +105,13 @@ pub trait Model {
     fn decode(&mut self, rows: &[Row], stop: Stop<'_>) -> Result<Decoded, DecodeError>;
     /// The logits of row `row` of the last batch, one per token of the vocabulary.
     fn logits(&self, row: usize) -> &[f32];
-    /// The hidden state after row `row` of the last batch. Empty if batches tell none.
+    /// The hidden state after row `row` of the last batch. Empty if batches output none.
     fn hidden_state(&self, row: usize) -> &[f32];
-    /// Sets the hidden states that the rows of the next batch follow, one for each: those of the
-    /// rows before them. Only for an MTP head.
+    /// Sets the hidden states that are input of the rows of the next batch, one for each: that of
+    /// the row before it. Only for an MTP head.
     fn set_hidden_states(&mut self, states: &[f32]);
     /// Computes the logits of the first tokens of the vocabulary alone from the next batch on.
-    /// Those of others may be anything.
+    /// Those of others are undefined.
     fn compute_first_logits(&mut self, tokens: u32);
     /// Calls `work` on each compute thread, with the thread's number. Calls it only on the current
     /// thread, with 0, if `pieces` rows of logits are too little work to share.

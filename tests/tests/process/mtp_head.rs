@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::draft_model::{choice, compare, file, request};
 
 /// Models of which each token follows from the one before, and whose heads know most of them: with
-/// a recurrent state, and with attention and experts.
-fn chains(folder: &Folder) -> [String; 2] {
-    ["tiny-delta-mtp", "tiny-glm-mtp"]
+/// a recurrent state, without and with experts, and with attention alone.
+fn chains(folder: &Folder) -> [String; 3] {
+    ["tiny-delta-mtp", "tiny-delta-experts-mtp", "tiny-glm-mtp"]
         .map(|shape| file(folder, shape, &["--chain", "100", "--head", "80"]))
 }
 

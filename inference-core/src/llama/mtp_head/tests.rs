@@ -11,8 +11,8 @@ use crate::tools::synth::Chain;
 use crate::types::model::{Decoded, Row};
 use crate::types::request::{Tenant, Token};
 
-/// Models with a head: with a recurrent state, and with attention and experts.
-const SHAPES: [&str; 2] = ["tiny-delta-mtp", "tiny-glm-mtp"];
+/// Models with a head: with a recurrent state, without and with experts, and with attention alone.
+const SHAPES: [&str; 3] = ["tiny-delta-mtp", "tiny-delta-experts-mtp", "tiny-glm-mtp"];
 const ANY: LeastChance = LeastChance { to_keep: 0.0, to_go_on: 0.0 };
 const OWNER: Owner = Owner { sequence: 1, tenant: Tenant(0) };
 
@@ -37,7 +37,8 @@ impl Both {
         Self { model, head: DraftModel::new(head, vocabulary), tokens: 0 }
     }
 
-    /// Computes a text up to its last token but one, or as much of it as this, and tells the head.
+    /// Computes a text up to its last token but one, or as much of it as this, and passes its
+    /// hidden states to the head.
     fn compute(&mut self, text: &[Token], end: usize) {
         let row = |(position, token): (usize, &Token)| Row {
             seq: 0,

@@ -173,19 +173,20 @@ pub(crate) fn head_bytes(
     sizes: &ContextSizes,
     context_tokens: u64,
 ) -> Result<ContextBytes, PlanError> {
-    let alone = layout.state() > 0;
+    let of_model = (sizes.seq_ids, sizes.kv_cells);
+    let (seq_ids, kv_cells) = draft::head_sizes(layout.state() > 0, of_model, context_tokens);
     let own = ContextSizes {
-        kv_cells: if alone { context_tokens } else { sizes.kv_cells },
-        seq_ids: if alone { 1 } else { sizes.seq_ids.min(draft::SEQUENCES.into()) },
+        kv_cells,
+        seq_ids,
         batch_rows: draft::BATCH_ROWS.into(),
         whole_windows: true,
         ..*sizes
     };
     let head = layout.head();
-    // The hidden states of both batches, and those that the rows of the head follow.
-    let told = sizes.batch_rows.saturating_add(own.batch_rows).saturating_mul(2);
+    // Batches of both output hidden states, which are copied for the rows of the head.
+    let states = sizes.batch_rows.saturating_add(own.batch_rows).saturating_mul(2);
     let bytes = context_bytes(&head, &own)?;
-    let output = told.saturating_mul(layout.width).saturating_mul(4);
+    let output = states.saturating_mul(layout.width).saturating_mul(4);
     Ok(ContextBytes { output: bytes.output.saturating_add(output), ..bytes })
 }
 

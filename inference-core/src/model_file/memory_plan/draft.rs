@@ -11,6 +11,16 @@ pub const KV_CELLS: u32 = 8192;
 /// Rows of a batch.
 pub const BATCH_ROWS: u32 = 128;
 
+/// Sequences and KV cells of an MTP head, whose model has as many. `alone` if that gets drafts only
+/// for a response that runs alone, as with a recurrent state.
+pub(crate) fn head_sizes(
+    alone: bool,
+    (sequences, kv_cells): (u64, u64),
+    context_tokens: u64,
+) -> (u64, u64) {
+    if alone { (1, context_tokens) } else { (sequences.min(SEQUENCES.into()), kv_cells) }
+}
+
 /// Tokens of one sequence, of a model that was trained for as many; 0 is unknown.
 pub fn context_tokens(trained: u32) -> u32 {
     if trained == 0 { KV_CELLS } else { trained.min(KV_CELLS) }

@@ -1,11 +1,11 @@
-//! MTP heads: draft models whose rows follow hidden states of the large model.
+//! MTP heads: draft models whose input includes hidden states of the large model.
 //!
-//! A row is a token and the hidden state before it, so that a head can compute only what the large
-//! model has computed. It is told of each batch. A few states wait until the next draft needs them;
-//! more, such as those of a prompt, are used at once. Where states are missing, because another
-//! sequence had the lane, it begins anew after the gap and drafts as well as what it has seen
-//! allows. A single one may be missing, which comes before what the large model computes after a
-//! prefix from the cache: zeros take its place.
+//! The input of a row is a token and the hidden state before it, so that a head can compute only
+//! what the large model has computed. It receives the hidden states of each batch. A few wait until
+//! the next draft needs them; more, such as those of a prompt, are used at once. Where states are
+//! missing, because another sequence had the lane, it begins anew after the gap, and sees less of
+//! the text. A single one may be missing, before what the large model computes after a prefix from
+//! the cache: zeros take its place.
 
 use super::{DraftModel, Owner};
 use crate::scheduler::hidden_states::HiddenStates;
@@ -15,7 +15,7 @@ use crate::types::request::Token;
 /// The states that wait in all lanes fit into a batch so many times.
 const WAITING_PART: usize = 4;
 
-/// What an MTP head follows. See the module.
+/// The hidden states that wait to be input of an MTP head. See the module.
 #[derive(Debug)]
 pub(super) struct Following {
     lanes: Vec<HiddenStates>,
@@ -56,7 +56,7 @@ impl Following {
         self.batch.clear();
     }
 
-    /// Forgets what a lane was told.
+    /// Drops the states that wait in a lane.
     pub(super) fn forget(&mut self, lane: usize) {
         self.lanes[lane].forget_before(usize::MAX);
     }
@@ -84,7 +84,7 @@ impl Following {
 }
 
 impl<M: Model> DraftModel<M> {
-    /// Tells an MTP head of a batch: all live sequences, and the hidden state after each row.
+    /// Records a batch of the large model: all live sequences, and the hidden state after each row.
     pub(crate) fn follow<'a>(
         &mut self,
         all: &[Followed<'_>],
@@ -104,8 +104,8 @@ impl<M: Model> DraftModel<M> {
             let (Some(first), Some(following)) = (rows.first(), &mut self.following) else {
                 continue;
             };
-            let told = rows.iter().enumerate().map(|(i, row)| (row.token, state(first_row + i)));
-            following.lanes[lane].record(first.position as usize, told);
+            let states = rows.iter().enumerate().map(|(i, row)| (row.token, state(first_row + i)));
+            following.lanes[lane].record(first.position as usize, states);
             if following.lanes[lane].len() > following.waiting_max {
                 self.use_states(lane, text);
             }

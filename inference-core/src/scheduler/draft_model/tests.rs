@@ -182,12 +182,12 @@ fn head(lanes: u32) -> DraftModel<FakeModel> {
     DraftModel::new(FakeModel::with_cells(lanes, 64, 16, 64 * lanes).into_head(), 257)
 }
 
-/// Tells a head that the large model has computed these tokens of a text.
+/// Records that the large model has computed these tokens of a text.
 fn follow(head: &mut DraftModel<FakeModel>, owner: Owner, text: &[Token], rows: Range<usize>) {
     follow_drafts(head, owner, (text, text), rows);
 }
 
-/// The same with a text that goes on with drafts.
+/// The same with a text that drafts continue.
 fn follow_drafts(
     head: &mut DraftModel<FakeModel>,
     owner: Owner,
@@ -240,14 +240,14 @@ fn a_head_uses_no_state_of_another_tenant() {
     assert_eq!(drafted(&mut head, owner(2, 1), &text), Some(vec![5, 6]));
     let last = head.model.batches.len() - 2;
     let rows: Vec<u32> = head.model.batches[last].iter().map(|row| row.position).collect();
-    assert_eq!(rows, [19], "the state before this one is the only one that it was told");
+    assert_eq!(rows, [19], "only the state before it was recorded");
 }
 
 #[test]
 fn a_head_drafts_nothing_that_follows_a_state_it_lacks() {
     let text = [&TEXT[..], &[1, 2, 3, 4]].concat();
     let mut head = head(1);
-    assert_eq!(drafted(&mut head, owner(1, 0), &text), None, "it was told nothing");
+    assert_eq!(drafted(&mut head, owner(1, 0), &text), None, "no state was recorded");
     follow(&mut head, owner(1, 0), &text, 0..18);
     assert_eq!(drafted(&mut head, owner(1, 0), &text), None, "one is missing");
     follow(&mut head, owner(1, 0), &text, 18..19);

@@ -69,7 +69,7 @@ impl<M: Model> Engine<M> {
         time
     }
 
-    /// Tells an MTP head, if there is one, what a batch has told.
+    /// Passes the hidden states of a batch to the MTP head, if there is one.
     pub(super) fn pass_hidden_states(&mut self, shares: &[SlotRows]) {
         if self.shape.hidden_width == 0 {
             return;

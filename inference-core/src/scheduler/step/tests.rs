@@ -332,7 +332,7 @@ fn day(seed: u64) -> EngineStats {
     let mut pick = move |n: u32| rng.next_u32() % n;
     let (slots, batch_rows) = (1 + pick(6), 4 + pick(30));
     let cells = 64 + pick(slots * 64);
-    let model = FakeModel::with_cells(slots, 64, batch_rows, cells).telling();
+    let model = FakeModel::with_cells(slots, 64, batch_rows, cells).outputting_states();
     let mut bench = Bench::on(match pick(8) {
         0 => model.without_sharing(),
         // Room for about ten prefixes of the length of SYSTEM.

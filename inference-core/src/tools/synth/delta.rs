@@ -1,10 +1,11 @@
 //! Models with gated delta nets, which have a recurrent state, in three of four layers (Qwen3.5).
 
-use super::{F32, ModelShape, Quant, Tensors};
+use super::{F32, ModelShape, Quant, Tensors, mtp};
 use crate::model_file::gguf::write::Writer;
 
-/// Architecture of these shapes.
-pub(crate) const DELTA: &str = "qwen35";
+/// Architecture of these shapes, and of those with experts.
+const DELTA: &str = "qwen35";
+const WITH_EXPERTS: &str = "qwen35moe";
 /// One of so many layers has attention, the last one.
 const INTERVAL: u32 = 4;
 /// Width of a head of the delta net, and of its state.
@@ -19,16 +20,28 @@ fn heads(shape: &ModelShape) -> u64 {
     2 * shape.width / HEAD
 }
 
+/// True for these shapes.
+pub(crate) fn has(shape: &ModelShape) -> bool {
+    [DELTA, WITH_EXPERTS].contains(&shape.architecture)
+}
+
 /// Tensors of a layer; `sensitive` is the type of those that matter most.
 pub(crate) fn tensors(shape: &ModelShape, quant: &Quant, layer: u32, sensitive: u32) -> Tensors {
     let ModelShape { width, hidden, .. } = *shape;
     let mut all = vec![
         ("attn_norm.weight", vec![width], F32),
         ("post_attention_norm.weight", vec![width], F32),
-        ("ffn_gate.weight", vec![width, hidden], quant.matrix),
-        ("ffn_up.weight", vec![width, hidden], quant.matrix),
-        ("ffn_down.weight", vec![hidden, width], sensitive),
     ];
+    if shape.architecture == WITH_EXPERTS {
+        all.extend(mtp::experts(shape, quant));
+        all.push(("ffn_gate_inp_shexp.weight", vec![width], F32));
+    } else {
+        all.extend([
+            ("ffn_gate.weight", vec![width, hidden], quant.matrix),
+            ("ffn_up.weight", vec![width, hidden], quant.matrix),
+            ("ffn_down.weight", vec![hidden, width], sensitive),
+        ]);
+    }
     // An MTP head comes last.
     if (layer + 1).is_multiple_of(INTERVAL) || layer == shape.layers {
         all.extend(attention(shape, quant, sensitive));
@@ -71,6 +84,10 @@ fn delta_net(shape: &ModelShape, quant: &Quant) -> Tensors {
 /// Metadata in addition to what all shapes have.
 pub(crate) fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
     let key = |name: &str| format!("{}.{name}", shape.architecture);
+    if shape.architecture == WITH_EXPERTS {
+        mtp::write_experts(writer, shape);
+        writer.number(&key("expert_shared_feed_forward_length"), shape.hidden as u32);
+    }
     let (heads, rotary) = (heads(shape), shape.head_width / ROTARY_PART);
     for (name, size) in [
         ("attention.head_count_kv", shape.kv_heads),

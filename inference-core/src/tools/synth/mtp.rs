@@ -1,4 +1,4 @@
-//! MTP heads, and models with experts whose files have one (GLM-4.5).
+//! MTP heads, and models with experts whose files have one (GLM-4.5, Qwen3.5 with experts).
 
 use super::{F32, ModelShape, Quant, Tensors};
 use crate::model_file::gguf::write::Writer;
@@ -30,27 +30,32 @@ pub(crate) fn glm_tensors(
     layer: u32,
     plain: Tensors,
 ) -> Tensors {
-    let (width, hidden) = (shape.width, shape.hidden);
     let is_dense = |name: &str| name.starts_with("ffn_") && name != "ffn_norm.weight";
     let mut all: Tensors = plain
         .into_iter()
         .filter(|(name, ..)| *name != "ffn_norm.weight")
         .filter(|(name, ..)| layer < DENSE || !is_dense(name))
         .collect();
-    all.push(("post_attention_norm.weight", vec![width], F32));
+    all.push(("post_attention_norm.weight", vec![shape.width], F32));
     if layer >= DENSE {
-        all.extend([
-            ("ffn_gate_inp.weight", vec![width, EXPERTS], F32),
-            ("exp_probs_b.bias", vec![EXPERTS], F32),
-            ("ffn_gate_exps.weight", vec![width, hidden, EXPERTS], quant.matrix),
-            ("ffn_up_exps.weight", vec![width, hidden, EXPERTS], quant.matrix),
-            ("ffn_down_exps.weight", vec![hidden, width, EXPERTS], quant.sensitive),
-            ("ffn_gate_shexp.weight", vec![width, hidden], quant.matrix),
-            ("ffn_up_shexp.weight", vec![width, hidden], quant.matrix),
-            ("ffn_down_shexp.weight", vec![hidden, width], quant.sensitive),
-        ]);
+        all.extend(experts(shape, quant));
+        all.push(("exp_probs_b.bias", vec![EXPERTS], F32));
     }
     all
+}
+
+/// The experts of a layer, and the one that all tokens use.
+pub(super) fn experts(shape: &ModelShape, quant: &Quant) -> Tensors {
+    let (width, hidden) = (shape.width, shape.hidden);
+    vec![
+        ("ffn_gate_inp.weight", vec![width, EXPERTS], F32),
+        ("ffn_gate_exps.weight", vec![width, hidden, EXPERTS], quant.matrix),
+        ("ffn_up_exps.weight", vec![width, hidden, EXPERTS], quant.matrix),
+        ("ffn_down_exps.weight", vec![hidden, width, EXPERTS], quant.sensitive),
+        ("ffn_gate_shexp.weight", vec![width, hidden], quant.matrix),
+        ("ffn_up_shexp.weight", vec![width, hidden], quant.matrix),
+        ("ffn_down_shexp.weight", vec![hidden, width], quant.sensitive),
+    ]
 }
 
 /// Metadata in addition to what all shapes have.
@@ -60,10 +65,16 @@ pub(crate) fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
         writer.number(&key("nextn_predict_layers"), 1);
     }
     if shape.architecture == GLM {
-        writer.number(&key("expert_count"), EXPERTS as u32);
-        writer.number(&key("expert_used_count"), USED);
+        write_experts(writer, shape);
         writer.number(&key("expert_shared_count"), SHARED);
-        writer.number(&key("expert_feed_forward_length"), shape.hidden as u32);
         writer.number(&key("leading_dense_block_count"), DENSE);
     }
+}
+
+/// Metadata of [`experts`].
+pub(super) fn write_experts(writer: &mut Writer, shape: &ModelShape) {
+    let key = |name: &str| format!("{}.{name}", shape.architecture);
+    writer.number(&key("expert_count"), EXPERTS as u32);
+    writer.number(&key("expert_used_count"), USED);
+    writer.number(&key("expert_feed_forward_length"), shape.hidden as u32);
 }

@@ -251,8 +251,8 @@ fn a_response_with_a_draft_model_is_the_same_in_fewer_steps() {
         let model = FakeModel::new(2, 64, 32);
         Bench::on(if returns { recurrent(model) } else { model })
     };
-    let telling = |returns: bool| {
-        let model = FakeModel::new(2, 64, 32).telling();
+    let with_states = |returns: bool| {
+        let model = FakeModel::new(2, 64, 32).outputting_states();
         Bench::on(if returns { recurrent(model) } else { model })
     };
     let cases = [
@@ -261,10 +261,10 @@ fn a_response_with_a_draft_model_is_the_same_in_fewer_steps() {
         (large(false).with_recurrent_draft_model(3), 75),
         (large(true).with_draft_model(3), 75),
         (large(true).with_recurrent_draft_model(0), 50),
-        (telling(false).with_mtp_head(2, 0), 50),
-        (telling(false).with_mtp_head(1, 3), 75),
-        (telling(true).with_mtp_head(1, 0), 50),
-        (telling(true).with_mtp_head(1, 3), 75),
+        (with_states(false).with_mtp_head(2, 0), 50),
+        (with_states(false).with_mtp_head(1, 3), 75),
+        (with_states(true).with_mtp_head(1, 0), 50),
+        (with_states(true).with_mtp_head(1, 3), 75),
     ];
     for (case, (bench, most)) in cases.into_iter().enumerate() {
         let drafted = response_to(bench, NEW, options(1));
@@ -318,7 +318,7 @@ impl Bench {
 fn with_head(slots: u32, lanes: u32) -> Bench {
     // No kept prefix is evicted for a draft.
     let model = FakeModel::with_cells(slots, 64, 64, 64 * (slots + 4));
-    Bench::on(model.telling()).with_mtp_head(lanes, 0)
+    Bench::on(model.outputting_states()).with_mtp_head(lanes, 0)
 }
 
 #[test]
