@@ -42,12 +42,14 @@ QEMU_CPU=max,sve=off,sme=off scripts/arm64.sh cargo test --release --workspace -
 QEMU_CPU=neoverse-n1 scripts/arm64.sh cargo test --release --workspace --lib -- \
     --skip speed:: --skip grammar::tests::bombs llama:: text:: scheduler:: prepare:: model_file:: hardware::
 
-# The demo model's held-out questions through agent and engine.
+# The demo model's held-out questions through agent and engine, and responses that do not depend on others.
 cargo test --release --locked --workspace --test process --no-run
 process=$(find "$target/release/deps" -name 'process-*' -type f -perm -100 -printf '%T@ %p\n' | sort -n | tail -1)
 for cpu in neoverse-n1 cortex-a72; do
     on "$cpu" "FLOTILLA_BINARIES=$folder" "$(realpath "${process#* }")" --test-threads=1 model::the_demo_model_answers
 done
+on max,sve=off,sme=off "FLOTILLA_BINARIES=$folder" "$(realpath "${process#* }")" --test-threads=1 \
+    a_response_does_not_depend_on_the_requests_beside_it
 
 # From install.sh to an answer over https, on clean systems without a compiler. mmdebstrap asks arch-test
 # whether programs for ARM64 run here.

@@ -6,12 +6,11 @@
 #pragma once
 
 #include "amx.h"
+#include "vectors.h"
 
 #if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
 
 namespace {
-
-#define ALWAYS_INLINE inline __attribute__((always_inline))
 
 /// Results on their way from tiles to totals.
 struct alignas(64) Spill {

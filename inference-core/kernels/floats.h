@@ -10,7 +10,7 @@
 namespace {
 
 /// Rows and columns of a tile: as many sums as the registers hold beside a column's weights.
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__ARM_NEON)
 constexpr int FLOAT_ROWS = 6, FLOAT_COLUMNS = 4;
 #else
 constexpr int FLOAT_ROWS = 4, FLOAT_COLUMNS = 3;
@@ -27,6 +27,8 @@ struct Floats16 {
     static Vec load(const ggml_fp16_t * p) {
 #if defined(__AVX512F__)
         return (Vec) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p));
+#elif defined(__ARM_NEON)
+        return (Vec) vcvt_f32_f16((float16x4_t) vld1_u16((const uint16_t *) p));
 #else
         return (Vec) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p));
 #endif
@@ -38,6 +40,8 @@ struct BrainFloats16 {
     static Vec load(const ggml_bf16_t * p) {
 #if defined(__AVX512F__)
         return (Vec) _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) p)), 16);
+#elif defined(__ARM_NEON)
+        return (Vec) vshll_n_u16(vld1_u16((const uint16_t *) p), 16);
 #else
         return (Vec) _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) p)), 16);
 #endif
@@ -165,6 +169,8 @@ private:
     static float sum_of_lanes(Vec x) {
 #if defined(__AVX512F__)
         return _mm512_reduce_add_ps((__m512) x);
+#elif defined(__ARM_NEON)
+        return vaddvq_f32((float32x4_t) x);
 #else
         const __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256) x), _mm256_extractf128_ps((__m256) x, 1));
         const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

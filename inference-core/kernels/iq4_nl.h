@@ -12,11 +12,9 @@ constexpr int IQ4_OFFSET = 0;
 #endif
 
 /// ggml's kvalues_iq4nl with the offset.
-inline __m128i iq4_numbers() {
-    constexpr int N = IQ4_OFFSET;
-    return _mm_setr_epi8(N - 127, N - 104, N - 83, N - 65, N - 49, N - 35, N - 22, N - 10, (char) (N + 1),
-                         (char) (N + 13), (char) (N + 25), (char) (N + 38), (char) (N + 53), (char) (N + 69),
-                         (char) (N + 89), (char) (N + 113));
+inline Sixteen iq4_numbers() {
+    const Bytes numbers = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    return (Sixteen) (numbers + (int8_t) IQ4_OFFSET);
 }
 
 #if defined(__AVX512VNNI__)
@@ -39,19 +37,21 @@ class WeightsIQ4 : public SmallBlocks {
 public:
     typedef WideSignedSum Sums;
 
-    /// A block of eight columns.
+    /// A block of some columns.
     class Super {
     public:
-        Super(const WeightsIQ4 & weights, int column, int count, int block)
-            : places(weights.places, column, count, block) {}
+        Super(const WeightsIQ4 & weights, int column, int, int block)
+            : from(weights.places.group(column, block)), column(column) {}
 
         void unpack(int, WideBlock (&blocks)[CHUNK]) const {
-            places.unpack(0, blocks);
-            for (Integers & part : blocks[0].parts) part = chosen(numbers(), part);
+            unpack_interleaved(from.weights, column, blocks[0].parts, low_bits, high_bits);
+            for (Integers & part : blocks[0].parts) part = chosen(iq4_numbers(), part);
+            blocks[0].scales = wide_scales_of(from.scales + place_in_group(column));
         }
 
     private:
-        const WeightsQ4::Super places;
+        const InterleavedQ4 & from;
+        const int column;
     };
 #endif
 
@@ -64,8 +64,10 @@ public:
 private:
     const WeightsQ4 places;
 
+#if defined(__AVX512VNNI__)
     /// In the order of n ^ 8, as places are flipped.
-    static __m128i numbers() { return _mm_shuffle_epi32(iq4_numbers(), 0x4E); }
+    static Sixteen numbers() { return _mm_shuffle_epi32(iq4_numbers(), 0x4E); }
+#endif
 };
 
 } // namespace

@@ -31,6 +31,9 @@ bool ggml_cpu_extra_compute_forward(ggml_compute_params * params, ggml_tensor * 
 bool ggml_cpu_extra_work_size(int threads, const ggml_tensor * op, size_t * size);
 bool flotilla_ggml_extra_compute_forward(ggml_compute_params * params, ggml_tensor * op);
 bool flotilla_ggml_extra_work_size(int threads, const ggml_tensor * op, size_t * size);
+// What ggml asks on ARM when it chooses layouts: ../memory/layouts.h.
+bool flotilla_reads_groups(const ggml_tensor * weights);
+bool flotilla_reads_file(const ggml_tensor * weights);
 }
 
 #if defined(__AMX_INT8__)
@@ -38,7 +41,7 @@ bool flotilla_ggml_extra_work_size(int threads, const ggml_tensor * op, size_t *
 ggml_backend_buffer_type_t flotilla_no_amx_buffer_type() { return nullptr; }
 #endif
 
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(__ARM_NEON)
 
 #include "experts.h"
 #include "floats.h"
@@ -79,6 +82,9 @@ bool ggml_cpu_extra_work_size(int threads, const ggml_tensor * op, size_t * size
     *size = std::max(is_known ? *size : 0, ours);
     return true;
 }
+
+bool flotilla_reads_groups(const ggml_tensor * weights) { return is_on() && reads(weights) == Reads::Groups; }
+bool flotilla_reads_file(const ggml_tensor * weights) { return is_on() && reads(weights) == Reads::File; }
 
 #else
 

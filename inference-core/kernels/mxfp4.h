@@ -23,7 +23,7 @@ public:
 
     /// A vector's columns, from `column` on.
     Unpacked unpack(int column, int block) const {
-        const InterleavedMxfp4 & from = data[(ptrdiff_t) column / GROUP * blocks + block];
+        const InterleavedMxfp4 & from = group(column, block);
         const Integers first = load_integers(from.weights), second = load_integers(from.weights + 8 * GROUP);
         Unpacked unpacked = {{low_bits(first), low_bits(second), high_bits(first), high_bits(second)},
                              powers(twice(from.exponents))};
@@ -36,25 +36,29 @@ class WeightsMxfp4 : public SmallBlocks {
 public:
     typedef WideSum<24> Sums;
 
-    /// A block of eight columns.
+    /// A block of some columns.
     class Super {
     public:
         Super(const WeightsMxfp4 & weights, int column, int, int block)
-            : from(weights.data[(ptrdiff_t) column / GROUP * weights.blocks + block]) {}
+            : from(weights.group(column, block)), column(column) {}
 
         void unpack(int, WideBlock (&blocks)[CHUNK]) const {
-            unpack_interleaved(from.weights, blocks[0].parts);
+            unpack_interleaved(from.weights, column, blocks[0].parts, low_bits, high_bits);
             for (Integers & part : blocks[0].parts) part = chosen(numbers(), part);
-            const __m128i exponents = _mm_loadl_epi64((const __m128i *) from.exponents);
-            blocks[0].scales = powers(_mm256_cvtepu8_epi32(exponents));
+            blocks[0].scales = powers(whole_numbers(from.exponents + place_in_group(column)));
         }
 
     private:
         const InterleavedMxfp4 & from;
+        const int column;
     };
 #endif
 
+#if defined(__ARM_NEON)
+    static constexpr int OFFSET = 0;
+#else
     static constexpr int OFFSET = 12;
+#endif
 
     WeightsMxfp4(const void * data, int blocks) : data((const InterleavedMxfp4 *) data), blocks(blocks) {}
 
@@ -68,11 +72,12 @@ private:
     const int blocks;
 
     /// ggml's kvalues_fp4, twice the numbers of the format, with the offset.
-    static __m128i numbers() {
-        constexpr int N = OFFSET;
-        return _mm_setr_epi8(N, N + 1, N + 2, N + 3, N + 4, N + 6, N + 8, N + 12, N, N - 1, N - 2, N - 3, N - 4, N - 6,
-                             N - 8, N - 12);
+    static Sixteen numbers() {
+        const Bytes numbers = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+        return (Sixteen) (numbers + (int8_t) OFFSET);
     }
+
+    const InterleavedMxfp4 & group(int column, int block) const { return data[(ptrdiff_t) (column / GROUP) * blocks + block]; }
 
     /// Half of 2^(exponent - 127) for each lane. The first two are below the normal numbers.
     static Vec powers(Integers exponents) {

@@ -24,7 +24,7 @@ public:
 
     /// A vector's columns, from `column` on.
     Unpacked unpack(int column, int block) const {
-        const InterleavedQ4 & from = data[(ptrdiff_t) column / GROUP * blocks + block];
+        const InterleavedQ4 & from = group(column, block);
         const Integers first = load_integers(from.weights) ^ flipped();
         const Integers second = load_integers(from.weights + 8 * GROUP) ^ flipped();
         return {{low_bits(first), low_bits(second), high_bits(first), high_bits(second)}, scales_of(from.scales)};
@@ -35,24 +35,35 @@ class WeightsQ4 : public SmallBlocks {
 public:
     typedef WideSum<15> Sums;
 
-    /// A block of eight columns.
+    /// A block of some columns.
     class Super {
     public:
-        Super(const WeightsQ4 & weights, int column, int, int block)
-            : from(weights.data[(ptrdiff_t) column / GROUP * weights.blocks + block]) {}
+        Super(const WeightsQ4 & weights, int column, int, int block) : from(weights.group(column, block)), column(column) {}
 
         void unpack(int, WideBlock (&blocks)[CHUNK]) const {
-            unpack_interleaved(from.weights, blocks[0].parts);
+            const Vec scales = wide_scales_of(from.scales + place_in_group(column));
+#if defined(__ARM_NEON)
+            // n ^ 8 in the high bits is a number with a sign, sixteen times what it stands for.
+            unpack_interleaved(from.weights, column, blocks[0].parts, low_signed, high_signed);
+            blocks[0].scales = scales * (1.0f / 16);
+#else
+            unpack_interleaved(from.weights, column, blocks[0].parts, low_bits, high_bits);
             for (Integers & part : blocks[0].parts) part = part ^ eight_bytes(0x0808080808080808);
-            blocks[0].scales = wide_scales_of(from.scales);
+            blocks[0].scales = scales;
+#endif
         }
 
     private:
         const InterleavedQ4 & from;
+        const int column;
     };
 #endif
 
+#if defined(__ARM_NEON)
+    static constexpr int OFFSET = 0;
+#else
     static constexpr int OFFSET = 8;
+#endif
 
     WeightsQ4(const void * data, int blocks) : data((const InterleavedQ4 *) data), blocks(blocks) {}
 
@@ -60,6 +71,9 @@ public:
     void prefetch_later(int column, int count, int block) const {
         prefetch_groups(data, blocks, sizeof(InterleavedQ4) / GROUP, column, count, block);
     }
+
+    /// A block of the group that a column is in.
+    const InterleavedQ4 & group(int column, int block) const { return data[(ptrdiff_t) (column / GROUP) * blocks + block]; }
 
 private:
     const InterleavedQ4 * data;

@@ -46,15 +46,16 @@ public:
     public:
         Super(const WeightsQ4K & weights, int column, int count, int super)
             : a(weights.group(column)[super]), b(weights.group(column + (count > GROUP ? GROUP : 0))[super]),
-              of_scales(both(a.scales, b.scales)), of_mins(both(a.mins, b.mins)) {
+              at(place_in_group(column)), of_scales(both(a.scales, b.scales)), of_mins(both(a.mins, b.mins)) {
             unpack_numbers();
         }
 
         /// Unpacks two of them: those from `part` on.
         void unpack(int part, WideBlock (&blocks)[CHUNK]) const {
             for (int q = 0; q < QUARTERS; q++) {
-                const uint8_t * second = WIDE_COLUMNS > GROUP ? b.weights[part / 2][q] : a.weights[part / 2][q] + 4 * GROUP;
-                const Integers low = load_integers(a.weights[part / 2][q]), high = load_integers(second);
+                const uint8_t * first = a.weights[part / 2][q] + 8 * at;
+                const uint8_t * second = WIDE_COLUMNS > GROUP ? b.weights[part / 2][q] : first + sizeof(Integers);
+                const Integers low = load_integers(first), high = load_integers(second);
                 for (int lane = 0; lane < 2; lane++) {
                     const Integers both = lanes_of(low, high, lane);
                     blocks[0].parts[2 * q + lane] = low_bits(both);
@@ -69,6 +70,8 @@ public:
 
     private:
         const InterleavedQ4K & a, & b;
+        /// The place of the first column in its group.
+        const int at;
         const Vec of_scales, of_mins;
         /// Numbers of six bits, by block and column.
         alignas(16) int8_t scales[SUPER_BLOCKS][WIDE_COLUMNS], mins[SUPER_BLOCKS][WIDE_COLUMNS];
@@ -113,7 +116,28 @@ public:
 
 #else
 
-        static Vec both(const uint16_t * a, const uint16_t *) { return wide_scales_of(a); }
+        Vec both(const uint16_t * a, const uint16_t *) const { return wide_scales_of(a + at); }
+
+#if defined(__ARM_NEON)
+
+        /// Four blocks at a time.
+        void unpack_numbers() {
+            for (int block = 0; block < SUPER_BLOCKS; block += 4) {
+                const uint32x4x3_t words = vld3q_u32((const uint32_t *) a.packed[block]);
+                const uint8x16_t third = vreinterpretq_u8_u32(words.val[2]);
+                store(scales[block], words.val[0], vandq_u8(third, vdupq_n_u8(0x0f)));
+                store(mins[block], words.val[1], vshrq_n_u8(third, 4));
+            }
+        }
+
+        /// The numbers of each of four blocks. `own` has those of the first four columns, and high bits of the others.
+        void store(int8_t * to, uint32x4_t words, uint8x16_t others) const {
+            const uint8x16_t own = vreinterpretq_u8_u32(words), high = vandq_u8(vshrq_n_u8(own, 2), vdupq_n_u8(0x30));
+            const uint8x16_t numbers = at == 0 ? vandq_u8(own, vdupq_n_u8(0x3f)) : vorrq_u8(others, high);
+            vst1q_u8((uint8_t *) to, numbers);
+        }
+
+#else
 
         /// Four blocks at a time.
         void unpack_numbers() {
@@ -137,6 +161,7 @@ public:
             _mm_storeu_si128((__m128i *) (to + 2 * GROUP), _mm_unpackhi_epi32(first, others));
         }
 
+#endif
 #endif
     };
 

@@ -34,8 +34,8 @@ public:
     public:
         Super(const WeightsQ6K & weights, int column, int count, int super)
             : from(weights.at(column, count, super)), of_all(from.scales(&SuperBlockQ6::scale)) {
-            __m128i rows[WIDE_COLUMNS];
-            for (int c = 0; c < WIDE_COLUMNS; c++) rows[c] = _mm_loadu_si128((const __m128i *) from[c].scales);
+            Sixteen rows[WIDE_COLUMNS];
+            for (int c = 0; c < WIDE_COLUMNS; c++) rows[c] = load_sixteen(from[c].scales);
             for (int columns = WIDE_COLUMNS; columns > 1; columns /= 2) interleave(rows);
             memcpy(scales, rows, sizeof(scales));
         }
@@ -70,11 +70,11 @@ public:
         Vec scale(int i) const { return numbers_of(scales[i]) * of_all; }
 
         /// As many of these as there are bits in the number of a column make a matrix of bytes its transpose.
-        static void interleave(__m128i (&rows)[WIDE_COLUMNS]) {
-            __m128i all[WIDE_COLUMNS];
+        static void interleave(Sixteen (&rows)[WIDE_COLUMNS]) {
+            Sixteen all[WIDE_COLUMNS];
             for (int i = 0; i < WIDE_COLUMNS / 2; i++) {
-                all[2 * i] = _mm_unpacklo_epi8(rows[i], rows[i + WIDE_COLUMNS / 2]);
-                all[2 * i + 1] = _mm_unpackhi_epi8(rows[i], rows[i + WIDE_COLUMNS / 2]);
+                all[2 * i] = low_bytes(rows[i], rows[i + WIDE_COLUMNS / 2]);
+                all[2 * i + 1] = high_bytes(rows[i], rows[i + WIDE_COLUMNS / 2]);
             }
             memcpy(rows, all, sizeof(all));
         }

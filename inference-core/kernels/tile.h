@@ -6,8 +6,6 @@
 // has instructions.
 #pragma once
 
-#include <immintrin.h>
-
 #include <cstring>
 
 #include "activations.h"
@@ -20,6 +18,9 @@ constexpr int GROUP = 8;
 constexpr int QUARTERS = 4;
 /// Rows that share unpacked weights.
 constexpr int TILE_ROWS = 8;
+/// Rows that are computed for all columns of a piece before the next ones: their activations stay in the nearest
+/// caches.
+constexpr int PANEL_ROWS = 64;
 
 /// Rows of a tile: which activations they have, and where their results begin.
 struct TileRows {
@@ -70,6 +71,14 @@ inline void store_columns(Vec x, float * out) {
     _mm256_storeu_ps(out, _mm512_castps512_ps256(_mm512_permutexvar_ps(even, sums)));
 }
 
+#elif defined(__ARM_NEON)
+
+typedef int64x2_t Integers;
+
+inline Integers eight_bytes(int64_t x) { return vdupq_n_s64(x); }
+inline Integers low_bits(Integers x) { return x & eight_bytes(0x0f0f0f0f0f0f0f0f); }
+inline Integers high_bits(Integers x) { return (Integers) vshrq_n_u8((uint8x16_t) x, 4); }
+
 #else
 
 typedef __m256i Integers;
@@ -79,6 +88,20 @@ inline Integers low_bits(Integers x) { return x & eight_bytes(0x0f0f0f0f0f0f0f0f
 inline Integers high_bits(Integers x) { return low_bits(_mm256_srli_epi16(x, 4)); }
 
 #endif
+
+/// Sixteen bytes.
+#if defined(__ARM_NEON)
+typedef Integers Sixteen;
+#else
+typedef __m128i Sixteen;
+#endif
+typedef int8_t Bytes __attribute__((vector_size(16)));
+
+inline Sixteen load_sixteen(const void * p) {
+    Sixteen x;
+    memcpy(&x, p, sizeof(x));
+    return x;
+}
 
 /// Columns that are handed out together: whole groups.
 constexpr int UNIT = 16;

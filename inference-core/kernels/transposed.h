@@ -34,6 +34,8 @@ public:
     const size_t stride;
 };
 
+#if !defined(__ARM_NEON)
+
 /// A number in half precision of each of eight columns, which is not the last of its block. Stored one by one
 /// and loaded together, they would have to reach memory in between.
 template <class Block>
@@ -48,6 +50,8 @@ inline __m128i halves_of(const Block * const * blocks, uint16_t Block::* scale) 
     const __m128i ef = _mm_unpacklo_epi16(at(4), at(5)), gh = _mm_unpacklo_epi16(at(6), at(7));
     return _mm_unpacklo_epi64(_mm_unpacklo_epi32(ab, cd), _mm_unpacklo_epi32(ef, gh));
 }
+
+#endif
 
 #if defined(__AVX512VNNI__)
 

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <utility>
 
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
 namespace {
 
 #if defined(__AVX512F__)

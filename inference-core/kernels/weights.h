@@ -28,12 +28,10 @@
 #include "q5_k.h"
 #include "q6_k.h"
 #include "q8_0.h"
+#include "wide_panel.h"
 
 namespace {
 
-/// Rows that are computed for all columns of a piece before the next ones: their activations stay
-/// in the nearest caches.
-constexpr int PANEL_ROWS = 64;
 /// Pieces of columns for each thread, so that none waits long for another.
 constexpr int PIECES = 4;
 
@@ -46,21 +44,23 @@ inline bool is_tiled(int rows) { return rows >= TILED_ROWS_MIN && has_tiles(); }
 
 /// How `rows` rows are packed for a matrix.
 inline Packing packing_for(const ggml_tensor * weights, int rows) {
-    if (!is_tiled(rows)) return Packing::None;
+    if (!is_tiled(rows)) return BY_ROW;
     return weights->type == GGML_TYPE_Q8_0 && rows <= DIRECT_ROWS_MAX ? Packing::Fours : Packing::Rows;
 }
 #else
-inline Packing packing_for(const ggml_tensor *, int) { return Packing::None; }
+inline Packing packing_for(const ggml_tensor *, int) { return BY_ROW; }
 #endif
 
-/// True for types in layouts that the kernels read.
-inline bool has_kernel(const ggml_tensor * weights) {
-    if (!weights->buffer || weights->ne[1] % GROUP != 0) return false;
+/// How the kernels read a type: groups of columns interleaved, or as it is in the file.
+enum class Reads { Nothing, Groups, File };
+
+inline Reads reads(const ggml_tensor * weights) {
+    if (weights->ne[1] % GROUP != 0) return Reads::Nothing;
     switch (weights->type) {
         case GGML_TYPE_IQ4_NL:
         case GGML_TYPE_MXFP4:
         case GGML_TYPE_Q4_0:
-        case GGML_TYPE_Q4_K: return weights->buffer->buft == ggml_backend_cpu_repack_buffer_type();
+        case GGML_TYPE_Q4_K: return Reads::Groups;
         case GGML_TYPE_IQ4_XS:
         case GGML_TYPE_Q3_K:
         case GGML_TYPE_Q4_1:
@@ -68,7 +68,17 @@ inline bool has_kernel(const ggml_tensor * weights) {
         case GGML_TYPE_Q5_1:
         case GGML_TYPE_Q5_K:
         case GGML_TYPE_Q6_K:
-        case GGML_TYPE_Q8_0: return ggml_backend_buffer_is_host(weights->buffer);
+        case GGML_TYPE_Q8_0: return Reads::File;
+        default: return Reads::Nothing;
+    }
+}
+
+/// True for types in layouts that the kernels read.
+inline bool has_kernel(const ggml_tensor * weights) {
+    if (!weights->buffer) return false;
+    switch (reads(weights)) {
+        case Reads::Groups: return weights->buffer->buft == ggml_backend_cpu_repack_buffer_type();
+        case Reads::File: return ggml_backend_buffer_is_host(weights->buffer);
         default: return false;
     }
 }
@@ -127,13 +137,13 @@ void with_weights(const ggml_tensor * tensor, const void * data, Use use) {
 /// cache wait for each other.
 inline void quantize_share(const ggml_compute_params * params, const ggml_tensor * input, Activations & activations) {
     const int64_t blocks = activations.blocks, in_plane = input->ne[1], rows = in_plane * input->ne[2];
-    const int64_t together = activations.packing == Packing::None ? 1 : PACKED;
-    const int64_t all = (rows + together - 1) / together * blocks, ith = params->ith, nth = params->nth;
+    const int64_t step = together(activations.packing);
+    const int64_t all = (rows + step - 1) / step * blocks, ith = params->ith, nth = params->nth;
     const int64_t end = all * (ith + 1) / nth;
     for (int64_t i = all * ith / nth, next; i < end; i = next) {
         next = std::min(end, (i / blocks + 1) * blocks);
-        const int64_t first = i / blocks * together, begin = i % blocks, past = begin + next - i;
-        for (int64_t row = first; row < first + together; row++) {
+        const int64_t first = i / blocks * step, begin = i % blocks, past = begin + next - i;
+        for (int64_t row = first; row < first + step; row++) {
             if (row >= rows) {
                 activations.clear((int) row, (int) begin, (int) past);
                 continue;
@@ -207,6 +217,12 @@ void multiply_rectangle(const Weights & weights, const Activations & activations
         }
         for (int column = first; column < end; column += UNIT) {
             const int column_end = std::min(end, column + UNIT);
+#if defined(__ARM_NEON)
+            if (panel_end - panel > TILE_ROWS) {
+                multiply_unit(weights, column, column_end, activations, tiles, panel_end - panel);
+                continue;
+            }
+#endif
             for (int row = panel; row < panel_end; row += TILE_ROWS) {
                 const TileRows & tile = tiles[(row - panel) / TILE_ROWS];
                 const int count = std::min(TILE_ROWS, panel_end - row);

@@ -1,5 +1,5 @@
 // Sixteen columns that are apart in memory, as they are in a file, brought together in registers. With AVX2, it
-// is eight.
+// is eight, on ARM four.
 #pragma once
 
 #include "super_tile.h"
@@ -13,7 +13,7 @@ class WideColumns {
 public:
     WideColumns(const char * data, size_t stride, int column, int count, int block) {
         for (int c = 0; c < WIDE_COLUMNS; c++) {
-            const int at = column + (c < count ? c : count - 1);
+            const int at = column + (WIDE_COLUMNS <= GROUP || c < count ? c : count - 1);
             blocks[c] = (const Block *) (data + (size_t) at * stride) + block;
         }
     }
@@ -56,6 +56,11 @@ public:
     /// The same with 16 bytes of each.
     template <class Bytes>
     void transpose_half(Integers * parts, Bytes bytes) const {
+#if defined(__ARM_NEON)
+        Sixteen columns[WIDE_COLUMNS];
+        for (int c = 0; c < WIDE_COLUMNS; c++) columns[c] = load_sixteen(bytes(*blocks[c]));
+        arrange(columns, parts);
+#else
         Integers fourths[4];
         // Every fourth column.
         for (int i = 0; i < 4; i++) {
@@ -67,7 +72,34 @@ public:
         parts[1] = high_pairs(a, c);
         parts[2] = low_pairs(b, d);
         parts[3] = high_pairs(b, d);
+#endif
     }
+
+#if defined(__ARM_NEON)
+
+    Vec leading_scales(uint16_t Block::* scale) const { return scales(scale); }
+
+    /// Four bytes of each column.
+    template <class Bytes>
+    Integers words(Bytes bytes) const {
+        int32_t words[WIDE_COLUMNS];
+        for (int c = 0; c < WIDE_COLUMNS; c++) memcpy(words + c, bytes(*blocks[c]), sizeof(*words));
+        int32x4_t all = vdupq_n_s32(words[0]);
+        all = vsetq_lane_s32(words[1], all, 1);
+        all = vsetq_lane_s32(words[2], all, 2);
+        return (Integers) vsetq_lane_s32(words[3], all, 3);
+    }
+
+    /// A number in half precision of each column.
+    Vec scales(uint16_t Block::* scale) const {
+        uint16x4_t halves = vdup_n_u16(blocks[0]->*scale);
+        halves = vset_lane_u16(blocks[1]->*scale, halves, 1);
+        halves = vset_lane_u16(blocks[2]->*scale, halves, 2);
+        halves = vset_lane_u16(blocks[3]->*scale, halves, 3);
+        return (Vec) vcvt_f32_f16((float16x4_t) halves);
+    }
+
+#else
 
     /// A number in half precision of each column, which is not the last of its block.
     Vec leading_scales(uint16_t Block::* scale) const {
@@ -93,6 +125,8 @@ public:
         for (int c = 0; c < WIDE_COLUMNS; c++) halves[c] = blocks[c]->*scale;
         return wide_scales_of(halves);
     }
+
+#endif
 
 private:
     const Block * blocks[WIDE_COLUMNS];

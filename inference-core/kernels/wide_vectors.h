@@ -1,6 +1,7 @@
-// Vectors of columns with one lane each, for types with blocks of 256.
+// Vectors of columns with one lane each.
 #pragma once
 
+#include "neon_vectors.h"
 #include "tile.h"
 
 namespace {
@@ -96,10 +97,10 @@ inline Vec wide_scales_of(__m128i a, __m128i b) {
 }
 
 /// In each 16 bytes, those at some places.
-inline Integers moved(Integers x, __m128i places) { return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(places)); }
+inline Integers moved(Integers x, Sixteen places) { return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(places)); }
 
 /// For each byte, one of sixteen.
-inline Integers chosen(__m128i from, Integers places) {
+inline Integers chosen(Sixteen from, Integers places) {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(from), places);
 }
 
@@ -108,7 +109,7 @@ inline void store_wide(Vec x, float * out, int count) {
     _mm512_mask_storeu_ps(out, (__mmask16) ((1u << count) - 1), (__m512) x);
 }
 
-#else
+#elif defined(__AVX2__)
 
 constexpr int WIDE_COLUMNS = 8;
 
@@ -190,24 +191,17 @@ inline Vec wide_scales_of(const uint16_t * halves) {
 // A vector has the columns of one group.
 inline Vec wide_scales_of(__m128i a, __m128i) { return (Vec) _mm256_cvtph_ps(a); }
 
-inline Integers moved(Integers x, __m128i places) {
+inline Integers moved(Integers x, Sixteen places) {
     return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(places));
 }
 
-inline Integers chosen(__m128i from, Integers places) {
+inline Integers chosen(Sixteen from, Integers places) {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(from), places);
 }
 
-/// Two numbers of four bits in each of sixteen bytes of eight columns, in ggml's interleaved layout.
-inline void unpack_interleaved(const uint8_t * weights, Integers (&parts)[2 * QUARTERS]) {
-    for (int half = 0; half < 2; half++) {
-        const Integers low = load_integers(weights + half * 64), high = load_integers(weights + half * 64 + 32);
-        for (int lane = 0; lane < 2; lane++) {
-            const Integers both = lanes_of(low, high, lane);
-            parts[2 * half + lane] = low_bits(both);
-            parts[QUARTERS + 2 * half + lane] = high_bits(both);
-        }
-    }
+/// Numbers of 8 bits without signs, one for each column.
+inline Integers whole_numbers(const uint8_t * bytes) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) bytes));
 }
 
 /// There are always eight columns.
@@ -215,11 +209,44 @@ inline void store_wide(Vec x, float * out, int) { _mm256_storeu_ps(out, (__m256)
 
 #endif
 
+#if defined(__AVX2__)
+
+/// For each element of a part, which of four bytes of its column has its bit, and which bit it is.
+inline Sixteen places_of_bits(int part) {
+    const Bytes of_lanes = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
+    return (Sixteen) (of_lanes + (int8_t) (part / 2));
+}
+inline Integers bits_of(int part) { return four_bytes(part % 2 == 0 ? 0x08040201 : (int32_t) 0x80402010); }
+
+inline Sixteen low_bytes(Sixteen a, Sixteen b) { return _mm_unpacklo_epi8(a, b); }
+inline Sixteen high_bytes(Sixteen a, Sixteen b) { return _mm_unpackhi_epi8(a, b); }
+
+#endif
+
+/// The place of the first of a vector's columns in its group.
+inline int place_in_group(int column) { return WIDE_COLUMNS < GROUP ? column % GROUP : 0; }
+
+#if !defined(__AVX512VNNI__)
+
+/// Two numbers of four bits in each of sixteen bytes of the columns from `column` on, in ggml's interleaved layout.
+template <class Low, class High>
+inline void unpack_interleaved(const uint8_t * weights, int column, Integers (&parts)[2 * QUARTERS], Low low, High high) {
+    for (int half = 0; half < 2; half++) {
+        const uint8_t * from = weights + half * 8 * GROUP + place_in_group(column) * 8;
+        const Integers a = load_integers(from), b = load_integers(from + sizeof(Integers));
+        for (int lane = 0; lane < 2; lane++) {
+            const Integers both = lanes_of(a, b, lane);
+            parts[2 * half + lane] = low(both);
+            parts[QUARTERS + 2 * half + lane] = high(both);
+        }
+    }
+}
+
+#endif
+
 /// 16 for each element of a part whose fifth bit is set: `high` has those of the 32 elements of each column.
 inline Integers fifth_bits(Integers high, int part) {
-    const __m128i of_lanes = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
-    const Integers bytes = moved(high, _mm_add_epi8(of_lanes, _mm_set1_epi8((char) (part / 2))));
-    return sixteens(bytes, four_bytes(part % 2 == 0 ? 0x08040201 : (int32_t) 0x80402010));
+    return sixteens(moved(high, places_of_bits(part)), bits_of(part));
 }
 
 } // namespace

@@ -340,29 +340,26 @@ mod tests {
         }
     }
 
-    /// ggml computes IQ4_NL, MXFP4 and Q4_K where they are not interleaved, and all on ARM64. Its
-    /// products of Q4_0, Q5_0 and Q8_0 on x86-64 are as exact as ours.
+    /// ggml computes IQ4_NL, MXFP4 and Q4_K where they are not interleaved. Its products of Q4_0, Q5_0
+    /// and Q8_0 on x86-64 are as exact as ours.
     fn is_ours(layout: sys::ggml_backend_buffer_type_t, kind: sys::ggml_type) -> bool {
         // SAFETY: the layout is valid, and its name is a constant.
         let name = unsafe { std::ffi::CStr::from_ptr(sys::ggml_backend_buft_name(layout)) };
         let is_interleaved = name.to_bytes() == b"CPU_REPACK";
         match kind {
-            _ if cfg!(not(target_arch = "x86_64")) => false,
+            sys::GGML_TYPE_Q4_0 if cfg!(not(target_arch = "x86_64")) => is_interleaved,
             sys::GGML_TYPE_IQ4_NL | sys::GGML_TYPE_MXFP4 | sys::GGML_TYPE_Q4_K => is_interleaved,
             _ => true,
         }
     }
 
     /// Layouts of a device and types whose products are ours.
-    #[cfg(target_arch = "x86_64")]
     fn all_of_ours(device: &Device) -> Vec<(sys::ggml_backend_buffer_type_t, sys::ggml_type)> {
         let kinds = [&SMALL[..], &LARGE, &FLOATS].concat();
         let pairs = device.layouts().into_iter().flat_map(|l| kinds.iter().map(move |k| (l, *k)));
         pairs.filter(|(layout, kind)| is_ours(*layout, *kind)).collect()
     }
 
-    // On ARM64 all products are llama.cpp's, and those of Q4_0, Q5_0 or Q8_0 depend on it.
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_row_does_not_depend_on_the_rows_beside_it() {
         for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
@@ -391,7 +388,6 @@ mod tests {
         }
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_row_of_experts_does_not_depend_on_the_rows_beside_it() {
         for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {

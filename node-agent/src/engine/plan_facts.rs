@@ -13,10 +13,10 @@ pub(crate) fn facts(machine: &Machine) -> MachineFacts {
         Repacking::Avx512
     } else if claimed(Level::Avx2) {
         Repacking::Avx2
-    } else if claimed(Level::I8mm) {
-        Repacking::I8mm
     } else if claimed(Level::Dotprod) {
         Repacking::Dotprod
+    } else if claimed(Level::Neon) {
+        Repacking::Neon
     } else {
         Repacking::Off
     };

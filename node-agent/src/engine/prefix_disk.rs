@@ -99,7 +99,7 @@ mod tests {
         let usual = key(&options(), program);
         assert_eq!(usual, key(&EngineOptions { slots: 7, threads: 9, ..options() }, program));
         let others = [
-            EngineOptions { kernel: Kernel::Avx512, ..options() },
+            EngineOptions { kernel: Kernel::ALL[0], ..options() },
             EngineOptions { kv_type: KvType::Q8_0, ..options() },
             EngineOptions { flash_attention: FlashAttention::Off, ..options() },
             EngineOptions { kv_cells: 4097, ..options() },

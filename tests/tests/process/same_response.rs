@@ -2,9 +2,7 @@
 //! lie and whatever else its node computes.
 
 use fleet_tests::client::Client;
-use fleet_tests::process::Agent;
-#[cfg(target_arch = "x86_64")]
-use fleet_tests::process::{Folder, run};
+use fleet_tests::process::{Agent, Folder, run};
 use fleet_tests::{conversation, demo_model};
 use serde_json::{Value, json};
 
@@ -14,7 +12,6 @@ const TURNS: usize = 12;
 const SIZES: [&str; 6] = ["--slots", "4", "--saved-prefix-mib", "8", "--model-name", "m"];
 
 /// Windows with soft caps and a key for each head, recurrent states, and experts.
-#[cfg(target_arch = "x86_64")]
 const BUILT_OF: [(&str, &str); 11] = [
     ("tiny", "f16"),
     ("tiny-window", "f16"),
@@ -67,8 +64,6 @@ async fn a_conversation_gets_the_same_response_wherever_its_cells_lie() {
     assert!(agent.metric("node_kv_evictions_total").await > 0.0, "there was room for all");
 }
 
-// On ARM64, products are llama.cpp's, and depend on the number of rows.
-#[cfg(target_arch = "x86_64")]
 #[tokio::test]
 async fn a_response_does_not_depend_on_the_requests_beside_it_whatever_the_model_is_built_of() {
     let folder = Folder::new();
@@ -84,7 +79,6 @@ async fn a_response_does_not_depend_on_the_requests_beside_it_whatever_the_model
 }
 
 /// A vocabulary that is large enough for threads to sample side by side.
-#[cfg(target_arch = "x86_64")]
 #[tokio::test]
 async fn responses_that_threads_sample_side_by_side_are_those_that_each_gets_alone() {
     let folder = Folder::new();

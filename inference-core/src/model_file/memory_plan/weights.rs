@@ -17,10 +17,10 @@ pub enum Repacking {
     Avx2,
     /// Repacking on x86-64 with AVX-512.
     Avx512,
+    /// Repacking on ARM without dot products.
+    Neon,
     /// Repacking on ARM with dot products.
     Dotprod,
-    /// Repacking on ARM with matrix multiplication.
-    I8mm,
 }
 
 impl Repacking {
@@ -30,24 +30,23 @@ impl Repacking {
             #[cfg(target_arch = "x86_64")]
             Kernel::Amx | Kernel::Avx512 => Self::Avx512,
             #[cfg(target_arch = "aarch64")]
-            Kernel::Sve | Kernel::I8mm => Self::I8mm,
-            #[cfg(target_arch = "aarch64")]
-            Kernel::Dotprod => Self::Dotprod,
+            Kernel::Sve | Kernel::I8mm | Kernel::Dotprod => Self::Dotprod,
             Kernel::Baseline if cfg!(target_arch = "x86_64") => Self::Avx2,
-            Kernel::Baseline => Self::Off,
+            Kernel::Baseline => Self::Neon,
         }
     }
 
-    /// Rows must be a multiple of this for a type to be repacked; `None`: it never is.
-    fn rows(self, kind: &str) -> Option<u64> {
-        let arm = matches!(self, Self::Dotprod | Self::I8mm);
+    /// True if a matrix of this type and number of rows is repacked.
+    fn applies(self, kind: &str, rows: u64) -> bool {
+        let are_eights = rows.is_multiple_of(8);
         match (self, kind) {
-            (Self::Off, _) => None,
-            (Self::Avx2 | Self::Avx512, "q4_0" | "q4_k" | "iq4_nl" | "mxfp4") => Some(8),
-            (Self::Avx512, "q2_k") => Some(8),
-            (_, "q4_0" | "iq4_nl" | "mxfp4" | "q8_0" | "q1_0") if arm => Some(4),
-            (_, "q4_k" | "q5_k" | "q6_k") if arm => Some(8),
-            _ => None,
+            (Self::Off, _) => false,
+            (_, "q4_0" | "q4_k" | "iq4_nl" | "mxfp4") if are_eights => true,
+            (Self::Avx512, "q2_k") => are_eights,
+            // Ours read Q8_0 as it is in the file, unless the rows are no multiple of eight.
+            (Self::Dotprod, "q8_0") => rows.is_multiple_of(4) && !are_eights,
+            (Self::Dotprod, "q4_0" | "iq4_nl" | "mxfp4" | "q1_0") => rows.is_multiple_of(4),
+            _ => false,
         }
     }
 }
@@ -146,8 +145,7 @@ fn is_repacked(tensor: &TensorInfo, repacking: Repacking) -> bool {
     let Some(kind) = kinds::kind(tensor.kind) else { return false };
     let matrix = tensor.dimensions.len() == 2 || is_experts(tensor);
     let rows = tensor.dimensions.get(1).copied().unwrap_or(0);
-    let fits = |multiple: u64| rows > 0 && rows.is_multiple_of(multiple);
-    matrix && tensor.name.ends_with(".weight") && repacking.rows(kind.name).is_some_and(fits)
+    matrix && tensor.name.ends_with(".weight") && rows > 0 && repacking.applies(kind.name, rows)
 }
 
 #[cfg(test)]
@@ -186,7 +184,13 @@ mod tests {
             ("q2_k", 8, Repacking::Avx512, true),
             ("q8_0", 8, Repacking::Avx512, false),
             ("q8_0", 4, Repacking::Dotprod, true),
-            ("q6_k", 8, Repacking::I8mm, true),
+            ("q8_0", 8, Repacking::Dotprod, false),
+            ("q6_k", 8, Repacking::Dotprod, false),
+            ("q4_k", 8, Repacking::Dotprod, true),
+            ("q4_0", 4, Repacking::Dotprod, true),
+            ("q4_0", 4, Repacking::Neon, false),
+            ("q4_0", 8, Repacking::Neon, true),
+            ("q1_0", 8, Repacking::Neon, false),
             ("q4_0", 8, Repacking::Off, false),
         ];
         for (kind, rows, repacking, expected) in cases {

@@ -1,0 +1,48 @@
+// The products of a block of weights and some rows with the instructions of x86, which multiply unsigned by
+// signed bytes.
+#pragma once
+
+#include "wide_block.h"
+
+#if !defined(__ARM_NEON)
+
+namespace {
+
+/// Adds the products of some elements of COUNT rows, from FIRST on, to their totals.
+template <int FIRST, int COUNT, bool, class Weights, int ROWS>
+inline void add_elements(Vec (&totals)[ROWS], const WideBlock & block, const WideRow (&rows)[ROWS], int b, int half) {
+    constexpr int HALVES = Weights::HAS_HALVES ? 2 : 1, PARTS = 2 * QUARTERS / HALVES;
+    typedef typename Weights::Sums Sums;
+    constexpr int STEP = Sums::STEP < PARTS ? Sums::STEP : PARTS;
+    Sums sums[COUNT];
+    // All loops are unrolled: otherwise GCC keeps the sums of some types in memory.
+#pragma GCC unroll 4
+    for (int r = 0; r < COUNT; r++) {
+        const HalfSums & of_bytes = rows[FIRST + r].sums[b];
+        const int32_t sum = HALVES == 1 ? of_bytes.both() : half == 0 ? of_bytes.first : of_bytes.second;
+        sums[r] = Sums(Weights::OFFSET == 0 ? 0 : -Weights::OFFSET * sum);
+    }
+#pragma GCC unroll 8
+    for (int p = half * PARTS; p < (half + 1) * PARTS; p += STEP) {
+#pragma GCC unroll 8
+        for (int i = p; i < p + STEP; i++) {
+#pragma GCC unroll 4
+            for (int r = 0; r < COUNT; r++) {
+                int32_t four;
+                memcpy(&four, rows[FIRST + r].bytes + b * BLOCK + i * 4, sizeof(four));
+                sums[r].add(block.parts[i], four_bytes(four));
+            }
+        }
+        for (Sums & sum : sums) sum.settle();
+    }
+    const Vec & scales = half == 0 ? block.scales : block.second_scales;
+    for (int r = 0; r < COUNT; r++) totals[FIRST + r] += sums[r].get() * (scales * rows[FIRST + r].scales[b]);
+}
+
+/// The sums of the activations take the offset of unsigned weights into account.
+template <class Weights>
+inline void prepare(WideBlock &) {}
+
+} // namespace
+
+#endif
