@@ -273,9 +273,9 @@ impl LlamaModel {
         if can_truncate {
             self.shape.undo = Undo::LastTokens;
         } else if self.shape.undo == Undo::WholeBatch {
-            self.checkpoint(0);
+            self.checkpoint(0, self.shape.seq_ids);
             self.decode(&[row(0, prompt, true)], never)?;
-            self.roll_back(0);
+            self.roll_back(0, self.shape.seq_ids);
         }
         let prompt = if can_truncate { prompt - 1 } else { prompt };
         let side_by_side: Vec<Row> = (1..self.shape.slots)
@@ -421,18 +421,18 @@ impl Model for LlamaModel {
         self.remove_from(seq, tokens);
     }
 
-    fn checkpoint(&mut self, seq: SeqId) {
-        self.copy(seq, self.shape.seq_ids);
+    fn checkpoint(&mut self, seq: SeqId, spare: SeqId) {
+        self.copy(seq, spare);
     }
 
-    fn roll_back(&mut self, seq: SeqId) {
+    fn roll_back(&mut self, seq: SeqId, spare: SeqId) {
         self.clear(seq);
-        self.copy(self.shape.seq_ids, seq);
-        self.drop_checkpoint();
+        self.copy(spare, seq);
+        self.clear(spare);
     }
 
-    fn drop_checkpoint(&mut self) {
-        self.clear(self.shape.seq_ids);
+    fn drop_checkpoint(&mut self, spare: SeqId) {
+        self.clear(spare);
     }
 
     fn clear(&mut self, seq: SeqId) {

@@ -43,8 +43,9 @@ pub fn mtp_head(
         return Ok(None);
     }
     let of_model = (options.slots.into(), options.kv_cells.into());
-    let alone = model.shape().undo == Undo::WholeBatch;
-    let (slots, kv_cells) = draft::head_sizes(alone, of_model, options.context_tokens.into());
+    let is_recurrent = model.shape().undo == Undo::WholeBatch;
+    let (slots, kv_cells) =
+        draft::head_sizes(is_recurrent, of_model, options.context_tokens.into());
     let options = ContextOptions {
         // Both are at most what the model has.
         slots: slots as u32,

@@ -340,8 +340,8 @@ mod tests {
         }
     }
 
-    /// ggml computes IQ4_NL, MXFP4 and Q4_K where they are not interleaved. Its products of Q4_0, Q5_0
-    /// and Q8_0 on x86-64 are as exact as ours.
+    /// ggml computes IQ4_NL, MXFP4 and Q4_K where they are not interleaved. Its products of Q4_0,
+    /// Q5_0 and Q8_0 on x86-64 are as exact as ours.
     fn is_ours(layout: sys::ggml_backend_buffer_type_t, kind: sys::ggml_type) -> bool {
         // SAFETY: the layout is valid, and its name is a constant.
         let name = unsafe { std::ffi::CStr::from_ptr(sys::ggml_backend_buft_name(layout)) };

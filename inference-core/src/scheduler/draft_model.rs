@@ -73,12 +73,14 @@ pub(crate) struct Owner {
     pub(crate) tenant: Tenant,
 }
 
-/// A text to draft for: all known tokens of a sequence, and how many to draft.
+/// A text to draft for: all known tokens of a sequence, how many to draft, and how many of them
+/// however unsure they are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     pub(crate) lane: usize,
     pub(crate) text: &'a [Token],
     pub(crate) count: u32,
+    pub(crate) least: u32,
 }
 
 impl<M: Model> DraftModel<M> {
@@ -243,7 +245,6 @@ impl<M: Model> DraftModel<M> {
             self.begin_lane(lane, text, known);
             self.push_text(lane, &text[known..], true);
         }
-        let lanes: Vec<usize> = all.iter().map(|wanted| wanted.lane).collect();
         let drafted: usize = all.iter().map(|wanted| wanted.count as usize).sum();
         if self.rows.len() > self.shape.batch_rows as usize
             || !self.make_room(self.rows.len() + drafted)
@@ -258,23 +259,7 @@ impl<M: Model> DraftModel<M> {
                 .map(|row| (row, self.rows[row].seq as usize, self.next_token(row)))
                 .collect();
             self.clear_rows();
-            for (row, lane, (token, class)) in next {
-                let Some(index) = lanes.iter().position(|other| *other == lane) else { continue };
-                let (draft, chance) = (&mut drafts[index], &mut chances[index]);
-                draft.classes.push(class);
-                *chance *= self.confidence.rate(class);
-                if *chance < least.to_keep {
-                    draft.dropped = Some(token);
-                    continue;
-                }
-                draft.tokens.push(token);
-                let is_open = draft.tokens.len() < all[index].count as usize;
-                let is_sure = *chance * self.acceptance.value() >= least.to_go_on;
-                if is_open && is_sure && self.lanes[lane].tokens.len() < self.room() {
-                    self.push_rows(lane, &[token], true);
-                    self.follow_own(row);
-                }
-            }
+            self.take_step(next, all, least, (&mut drafts, &mut chances));
             if steps == 1 {
                 checkpoint = self.checkpoint();
             }
@@ -288,19 +273,56 @@ impl<M: Model> DraftModel<M> {
         (drafts, steps)
     }
 
+    /// Adds the tokens of a step to drafts, and rows for those that go on. `next` has a row of the
+    /// step, its lane, and the token after it.
+    fn take_step(
+        &mut self,
+        next: Vec<(usize, usize, (Token, Class))>,
+        all: &[Wanted<'_>],
+        least: LeastChance,
+        (drafts, chances): (&mut [Modeled], &mut [f32]),
+    ) {
+        let place = |lane: usize| all.iter().position(|wanted| wanted.lane == lane);
+        let mut sum = 0.0;
+        for (_, lane, (_, class)) in &next {
+            let Some(index) = place(*lane) else { continue };
+            chances[index] *= self.confidence.rate(*class);
+            sum += chances[index];
+        }
+        let mean = sum / next.len() as f32;
+        for (row, lane, (token, class)) in next {
+            let Some(index) = place(lane) else { continue };
+            let (draft, wanted) = (&mut drafts[index], &all[index]);
+            let chance = if least.is_joint { mean } else { chances[index] };
+            draft.classes.push(class);
+            if chance < least.to_keep && draft.tokens.len() >= wanted.least as usize {
+                draft.dropped = Some(token);
+                continue;
+            }
+            draft.tokens.push(token);
+            let is_open = draft.tokens.len() < wanted.count as usize;
+            let is_sure = chance * self.acceptance.value() >= least.to_go_on
+                || draft.tokens.len() < wanted.least as usize;
+            if is_open && is_sure && self.lanes[lane].tokens.len() < self.room() {
+                self.push_rows(lane, &[token], true);
+                self.follow_own(row);
+            }
+        }
+    }
+
     /// Keeps the state of the text that the next row follows, if a draft cannot be undone
     /// otherwise. Returns its lane, and the length of the text.
     fn checkpoint(&mut self) -> Option<(usize, usize)> {
         let next = self.rows.first().filter(|_| self.shape.undo == Undo::WholeBatch)?;
-        self.model.checkpoint(next.seq);
+        self.model.checkpoint(next.seq, self.shape.seq_ids);
         Some((next.seq as usize, next.position as usize))
     }
 
     /// Returns a lane to its checkpoint, unless a batch failed since.
     fn return_to(&mut self, lane: usize, tokens: usize) {
         match self.lanes[lane].tokens.len() > tokens {
-            true => self.model.roll_back(lane as SeqId),
-            false => self.model.drop_checkpoint(),
+            true => self.model.roll_back(lane as SeqId, self.shape.seq_ids),
+            false => self.model.drop_checkpoint(self.shape.seq_ids),
         }
         self.lanes[lane].tokens.truncate(tokens);
     }

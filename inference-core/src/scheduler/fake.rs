@@ -85,8 +85,8 @@ pub struct FakeModel {
     /// Position of the first of these cells. Not 0 in an MTP head alone.
     firsts: Vec<u32>,
     next_cell: u64,
-    /// What a sequence held when its checkpoint was made.
-    checkpoint: Option<Vec<(u64, Token)>>,
+    /// Ids that hold checkpoints.
+    spares: BTreeSet<SeqId>,
     logits: Vec<Vec<f32>>,
     /// The text up to each row of the last batch, if batches output hidden states.
     hidden_states: Vec<Vec<f32>>,
@@ -129,10 +129,11 @@ impl FakeModel {
                 vocabulary,
                 hidden_width: 0,
             },
-            seqs: vec![Vec::new(); seqs as usize],
+            // One more id is for a checkpoint.
+            seqs: vec![Vec::new(); seqs as usize + 1],
             firsts: vec![0; seqs as usize],
             next_cell: 0,
-            checkpoint: None,
+            spares: BTreeSet::new(),
             logits: Vec::new(),
             hidden_states: Vec::new(),
             first_logits: vocabulary,
@@ -155,7 +156,7 @@ impl FakeModel {
     pub(crate) fn with_kept(mut self, kept: u32) -> Self {
         self.shape.seq_ids = self.shape.slots + kept;
         self.shape.logits_rows = self.shape.seq_ids;
-        self.seqs = vec![Vec::new(); self.shape.seq_ids as usize];
+        self.seqs = vec![Vec::new(); self.shape.seq_ids as usize + 1];
         self.firsts = vec![0; self.shape.seq_ids as usize];
         self
     }
@@ -222,7 +223,7 @@ impl FakeModel {
 
     /// KV cells in use by any sequence id.
     pub fn cells(&self) -> u32 {
-        let held = self.seqs.iter().chain(&self.checkpoint).flatten();
+        let held = self.seqs.iter().flatten();
         let all: BTreeSet<u64> = held.map(|(cell, _)| *cell).collect();
         all.len() as u32
     }
@@ -269,7 +270,8 @@ impl Model for FakeModel {
         if stop() {
             // Of recurrent states, those of other sequences are lost as well.
             if self.shape.undo != Undo::LastTokens {
-                self.seqs.iter_mut().for_each(Vec::clear);
+                let seqs = self.seqs.iter_mut().zip(0..);
+                seqs.filter(|(_, seq)| !self.spares.contains(seq)).for_each(|(s, _)| s.clear());
             }
             return Ok(Decoded::Stopped);
         }
@@ -354,19 +356,21 @@ impl Model for FakeModel {
         self.seqs[seq as usize].truncate(held);
     }
 
-    fn checkpoint(&mut self, seq: SeqId) {
+    fn checkpoint(&mut self, seq: SeqId, spare: SeqId) {
         assert_eq!(self.shape.undo, Undo::WholeBatch, "it does not need checkpoints");
-        let before = self.checkpoint.replace(self.seqs[seq as usize].clone());
-        assert_eq!(before, None, "there is one checkpoint at a time");
+        assert!(self.seqs[spare as usize].is_empty(), "a sequence has this id");
+        self.seqs[spare as usize] = self.seqs[seq as usize].clone();
+        assert!(self.spares.insert(spare), "another checkpoint has this id");
     }
 
-    fn roll_back(&mut self, seq: SeqId) {
-        assert!(self.checkpoint.is_some(), "there is no checkpoint");
-        self.seqs[seq as usize] = self.checkpoint.take().unwrap_or_default();
+    fn roll_back(&mut self, seq: SeqId, spare: SeqId) {
+        self.seqs[seq as usize] = self.seqs[spare as usize].clone();
+        self.drop_checkpoint(spare);
     }
 
-    fn drop_checkpoint(&mut self) {
-        assert!(self.checkpoint.take().is_some(), "there is no checkpoint");
+    fn drop_checkpoint(&mut self, spare: SeqId) {
+        assert!(self.spares.remove(&spare), "there is no checkpoint");
+        self.seqs[spare as usize].clear();
     }
 
     fn clear(&mut self, seq: SeqId) {

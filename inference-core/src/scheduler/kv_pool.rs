@@ -134,6 +134,11 @@ impl KvPool {
         Some(Opened { seq, shared: shared.map(|(_, from, depth)| (from, depth)), evicted })
     }
 
+    /// Sequence ids that no sequence has.
+    pub(crate) fn unused(&self) -> impl Iterator<Item = SeqId> {
+        (0..).zip(&self.seqs).filter(|(_, entry)| entry.is_none()).map(|(seq, _)| seq)
+    }
+
     /// Length of the cached prefix that a new sequence for `tokens` would start with.
     pub(crate) fn matching(&self, tenant: Tenant, tokens: &[Token]) -> u32 {
         self.longest_match(tenant, &tokens[..tokens.len().saturating_sub(1)]).1

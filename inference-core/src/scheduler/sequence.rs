@@ -107,8 +107,8 @@ pub(crate) struct Sequence {
     decoded: u32,
     /// Tokens that were decoded, and rolled back along with a rejected draft.
     rolled_back: u32,
-    /// What was decoded at the checkpoint, if there is one.
-    checkpoint: Option<u32>,
+    /// What was decoded at the checkpoint, if there is one, and the id that holds it.
+    checkpoint: Option<(u32, SeqId)>,
     tokens_max: u32,
     /// How many of the most likely tokens to report.
     logprobs: Option<u32>,
@@ -219,13 +219,13 @@ impl Sequence {
         self.completion_tokens() > 0 && self.undecoded().len() == 1 + self.rolled_back as usize
     }
 
-    /// Records a checkpoint of its state.
-    pub(crate) fn set_checkpoint(&mut self) {
-        self.checkpoint = Some(self.decoded);
+    /// Records a checkpoint of its state, which `spare` holds.
+    pub(crate) fn set_checkpoint(&mut self, spare: SeqId) {
+        self.checkpoint = Some((self.decoded, spare));
     }
 
-    /// What was decoded at the checkpoint, which is dropped.
-    pub(crate) fn take_checkpoint(&mut self) -> Option<u32> {
+    /// What was decoded at the checkpoint, and the id that holds it. It is dropped.
+    pub(crate) fn take_checkpoint(&mut self) -> Option<(u32, SeqId)> {
         self.checkpoint.take()
     }
 

@@ -12,12 +12,17 @@
 //! of steps, so it is paid from savings: what the budget does not hold of the time gained.
 //!
 //! Of some models, a batch can only be undone as a whole. What was accepted of a draft of which a
-//! part was rejected is then computed again in the next step, which costs rows as well.
+//! part was rejected is then computed again in the next step, which costs rows as well, and several
+//! sequences have drafts of lengths that fit each other ([`even`]).
 //!
 //! Every token is sampled as always, with its own random numbers, from logits that follow from the
 //! tokens before it. So drafts change when a token is computed, but not which one.
 
 use crate::scheduler::step_pace::smooth;
+
+mod even;
+
+pub(crate) use even::make_even;
 
 /// Most rows of a step with drafts. More take about as long as they save, even if all are right.
 pub(crate) const ROWS_MAX: u32 = 16;
@@ -77,6 +82,8 @@ pub(crate) struct LeastChance {
     pub(crate) to_keep: f32,
     /// With the next one, for another step of the draft model.
     pub(crate) to_go_on: f32,
+    /// True if both are means of all sequences, because all have the same number of rows.
+    pub(crate) is_joint: bool,
 }
 
 /// A decode step that was computed, with or without drafts.
@@ -85,6 +92,8 @@ pub(crate) struct DecodeStep {
     pub(crate) sequences: u32,
     /// Rows: one for each sequence, those that were undone, and the drafts.
     pub(crate) rows: u32,
+    /// True if all sequences had the same number of rows.
+    pub(crate) is_even: bool,
     /// Tokens that were sampled.
     pub(crate) tokens: u32,
     /// Seconds of the batch.
@@ -146,6 +155,9 @@ impl Speculation {
         }
         let most_timed = (1..=ROWS_MAX).rev().find(|rows| self.timed(*rows) > 0.0).unwrap_or(1);
         let rows_max = rows_max.min(ROWS_MAX).min(GROWTH_MAX * most_timed);
+        if self.is_even(sequences.len()) {
+            return self.even_drafts(sequences, rows_max);
+        }
         let rate = |tokens: f32, seconds: f32| tokens / seconds;
         if sequences.iter().all(|candidate| candidate.rows == 1) {
             return self.best(sequences, rows_max, &rate).0;
@@ -229,7 +241,8 @@ impl Speculation {
         let saved = self.savings + (self.budget - most).max(0.0);
         self.savings = saved.min(SAVINGS_STEPS * one);
         self.budget = self.budget.clamp(-most, most);
-        if let Some(seconds) = self.seconds.get_mut(step.rows as usize) {
+        let is_usual = step.is_even || !self.undoes_batches;
+        if let Some(seconds) = self.seconds.get_mut(step.rows as usize).filter(|_| is_usual) {
             smooth(seconds, step.seconds);
             self.is_recent[step.rows as usize] = true;
         }
@@ -247,11 +260,13 @@ impl Speculation {
     /// How sure a draft model must be, in a step of some sequences, of which it drafts for
     /// `modeled`: a token must save more time than it takes.
     pub(crate) fn least_chance(&self, sequences: usize, modeled: usize) -> LeastChance {
+        let is_joint = self.is_even(sequences);
         let plain = self.timed(sequences as u32);
         let more = (2 * sequences as u32).min(ROWS_MAX);
         let draft_step = self.draft_steps.get(modeled).copied().unwrap_or_default();
         if plain == 0.0 {
-            return LeastChance { to_keep: LEAST_CHANCE_MIN, to_go_on: LEAST_CHANCE_MIN };
+            let chance = LEAST_CHANCE_MIN;
+            return LeastChance { to_keep: chance, to_go_on: chance, is_joint };
         }
         // A token saves its sequence's part of a step.
         let row = (self.estimate(more) - plain).max(0.0) / plain;
@@ -261,7 +276,7 @@ impl Speculation {
         let to_keep = (row + undone) / (1.0 + undone);
         let to_keep = to_keep.clamp(LEAST_CHANCE_MIN, LEAST_CHANCE_MAX);
         let to_go_on = (to_keep + share * draft_step / plain).min(LEAST_CHANCE_MAX);
-        LeastChance { to_keep, to_go_on }
+        LeastChance { to_keep, to_go_on, is_joint }
     }
 
     /// True if a draft model may compute as many tokens of a text to draft what follows.

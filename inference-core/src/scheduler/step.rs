@@ -291,11 +291,10 @@ impl<M: Model> Engine<M> {
         let is_decoding = |share: &&SlotRows| {
             self.slots[share.slot as usize].as_ref().is_some_and(Sequence::is_decoding)
         };
-        let (mut decoding, mut rows) = (0, 0);
-        for share in shares.iter().filter(is_decoding) {
-            decoding += 1;
-            rows += share.all_rows();
-        }
+        let rows_of_each: Vec<u32> =
+            shares.iter().filter(is_decoding).map(|share| share.all_rows()).collect();
+        let (decoding, rows) = (rows_of_each.len() as u32, rows_of_each.iter().sum::<u32>());
+        let is_even = rows_of_each.windows(2).all(|two| two[0] == two[1]);
         let prefilled = self.rows.len() as u32 - rows;
         self.stats.prompt_tokens += u64::from(prefilled);
         let seconds = spent.as_secs_f32();
@@ -318,7 +317,7 @@ impl<M: Model> Engine<M> {
         if decoding == 0 {
             smooth(&mut self.stats.prefill_tokens_per_second, prefilled as f32 / seconds);
         }
-        let step = DecodeStep { sequences: decoding, rows, tokens: 0, seconds, drafting };
+        let step = DecodeStep { sequences: decoding, rows, is_even, tokens: 0, seconds, drafting };
         (prefilled == 0).then_some(step)
     }
 

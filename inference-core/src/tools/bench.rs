@@ -69,16 +69,16 @@ impl<M: Model> Model for EndlessModel<M> {
         self.inner.truncate(seq, tokens);
     }
 
-    fn checkpoint(&mut self, seq: SeqId) {
-        self.inner.checkpoint(seq);
+    fn checkpoint(&mut self, seq: SeqId, spare: SeqId) {
+        self.inner.checkpoint(seq, spare);
     }
 
-    fn roll_back(&mut self, seq: SeqId) {
-        self.inner.roll_back(seq);
+    fn roll_back(&mut self, seq: SeqId, spare: SeqId) {
+        self.inner.roll_back(seq, spare);
     }
 
-    fn drop_checkpoint(&mut self) {
-        self.inner.drop_checkpoint();
+    fn drop_checkpoint(&mut self, spare: SeqId) {
+        self.inner.drop_checkpoint(spare);
     }
 
     fn clear(&mut self, seq: SeqId) {

@@ -123,12 +123,13 @@ pub trait Model {
     /// undo last tokens. Without shared prefixes, all of that was computed in its last batch.
     fn truncate(&mut self, seq: SeqId, tokens: u32);
     /// Keeps the state of a sequence, at no cost, until it is rolled back or the checkpoint is
-    /// dropped. One at a time, and only for models that can undo a whole batch.
-    fn checkpoint(&mut self, seq: SeqId);
-    /// Returns a sequence to its checkpoint, which is dropped.
-    fn roll_back(&mut self, seq: SeqId);
-    /// Drops the checkpoint.
-    fn drop_checkpoint(&mut self);
+    /// dropped. `spare` holds it: an id that no sequence has, or `seq_ids`, which none ever has.
+    /// Only for models that can undo a whole batch.
+    fn checkpoint(&mut self, seq: SeqId, spare: SeqId);
+    /// Returns a sequence to its checkpoint in `spare`, which is dropped.
+    fn roll_back(&mut self, seq: SeqId, spare: SeqId);
+    /// Drops the checkpoint in `spare`.
+    fn drop_checkpoint(&mut self, spare: SeqId);
     /// Removes a sequence; KV cells that no other sequence shares become free.
     fn clear(&mut self, seq: SeqId);
     /// A copy of the state of a sequence of `tokens` tokens, if it has at most `bytes_max` bytes.

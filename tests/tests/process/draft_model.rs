@@ -56,7 +56,7 @@ async fn a_draft_model_changes_no_token_whatever_is_asked_beside_it() {
 
 /// Compares the responses of a model that drafts with those of one that does not.
 pub(crate) async fn compare(large: &str, drafts: &[&str]) {
-    let name = ["--model-name", "m", "--slots", "4"];
+    let name = ["--model-name", "m", "--slots", "8"];
     let start = |more: &[&str]| {
         let arguments: Vec<String> = name.iter().chain(more).map(|s| s.to_string()).collect();
         let large = large.to_string();

@@ -13,7 +13,7 @@ use crate::types::request::{Tenant, Token};
 
 /// Models with a head: with a recurrent state, without and with experts, and with attention alone.
 const SHAPES: [&str; 3] = ["tiny-delta-mtp", "tiny-delta-experts-mtp", "tiny-glm-mtp"];
-const ANY: LeastChance = LeastChance { to_keep: 0.0, to_go_on: 0.0 };
+const ANY: LeastChance = LeastChance { to_keep: 0.0, to_go_on: 0.0, is_joint: false };
 const OWNER: Owner = Owner { sequence: 1, tenant: Tenant(0) };
 
 fn loading() -> Loading {
@@ -56,7 +56,7 @@ impl Both {
     fn draft(&mut self, text: &[Token], count: u32) -> Vec<Token> {
         let lane = self.head.assign(&[(OWNER, text)])[0];
         assert_eq!(self.head.behind(lane, text), Some(0), "it knows what it follows");
-        self.head.draft(&[Wanted { lane, text, count }], ANY).0.remove(0).tokens
+        self.head.draft(&[Wanted { lane, text, count, least: 0 }], ANY).0.remove(0).tokens
     }
 }
 

@@ -11,14 +11,16 @@ pub const KV_CELLS: u32 = 8192;
 /// Rows of a batch.
 pub const BATCH_ROWS: u32 = 128;
 
-/// Sequences and KV cells of an MTP head, whose model has as many. `alone` if that gets drafts only
-/// for a response that runs alone, as with a recurrent state.
+/// Sequences and KV cells of an MTP head, whose model has as many. Each draft of a recurrent model
+/// needs another sequence id for a checkpoint.
 pub(crate) fn head_sizes(
-    alone: bool,
+    is_recurrent: bool,
     (sequences, kv_cells): (u64, u64),
     context_tokens: u64,
 ) -> (u64, u64) {
-    if alone { (1, context_tokens) } else { (sequences.min(SEQUENCES.into()), kv_cells) }
+    let drafted = if is_recurrent { sequences.div_ceil(2) } else { sequences };
+    let drafted = drafted.min(SEQUENCES.into());
+    (drafted, if drafted == 1 { context_tokens.min(kv_cells) } else { kv_cells })
 }
 
 /// Tokens of one sequence, of a model that was trained for as many; 0 is unknown.

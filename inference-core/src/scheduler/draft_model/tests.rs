@@ -14,7 +14,7 @@ fn draft_model(slots: u32, context: u32, cells: u32) -> DraftModel<FakeModel> {
 }
 
 /// Tokens need not be sure.
-const ANY: LeastChance = LeastChance { to_keep: 0.0, to_go_on: 0.0 };
+const ANY: LeastChance = LeastChance { to_keep: 0.0, to_go_on: 0.0, is_joint: false };
 
 /// What it drafts for the text of a sequence, after it has computed all that is missing, and
 /// how many tokens these were.
@@ -31,7 +31,7 @@ fn draft(
         assert!(more > 0 && more <= CATCH_UP_ROWS);
         computed += more;
     }
-    (model.draft(&[Wanted { lane, text, count }], ANY).0.remove(0).tokens, computed)
+    (model.draft(&[Wanted { lane, text, count, least: 0 }], ANY).0.remove(0).tokens, computed)
 }
 
 /// The fake model repeats its prompt, which ends with a zero.
@@ -57,7 +57,7 @@ fn several_texts_get_drafts_of_their_own_lengths_side_by_side() {
     let mut model = draft_model(2, 64, 128);
     let texts = [&[1, 2, 0][..], &[7, 8, 9, 0, 7]];
     let lanes = model.assign(&[(owner(1, 0), texts[0]), (owner(2, 1), texts[1])]);
-    let wanted = |i: usize, count| Wanted { lane: lanes[i], text: texts[i], count };
+    let wanted = |i: usize, count| Wanted { lane: lanes[i], text: texts[i], count, least: 0 };
     let (drafts, steps) = model.draft(&[wanted(0, 1), wanted(1, 3)], ANY);
     assert_eq!(drafts[0].tokens, [1]);
     assert_eq!(drafts[1].tokens, [8, 9, 256]);
@@ -69,12 +69,30 @@ fn several_texts_get_drafts_of_their_own_lengths_side_by_side() {
 }
 
 #[test]
+fn drafts_of_sequences_that_need_the_same_number_of_rows_end_together() {
+    let mut model = draft_model(2, 64, 128);
+    let texts = [&[1, 2, 0][..], &[7, 8, 9, 0, 7]];
+    let lanes = model.assign(&[(owner(1, 0), texts[0]), (owner(2, 1), texts[1])]);
+    let wanted = |i: usize, least| Wanted { lane: lanes[i], text: texts[i], count: 5, least };
+    // Nothing is known of either, so all tokens are as unsure.
+    let chance = ACCEPTANCE_FIRST.powi(3) + 0.01;
+    let joint = LeastChance { to_keep: chance, to_go_on: 0.0, is_joint: true };
+    let lengths = |drafts: &[Modeled]| drafts.iter().map(|d| d.tokens.len()).collect::<Vec<_>>();
+    let (drafts, _) = model.draft(&[wanted(0, 0), wanted(1, 0)], joint);
+    assert_eq!(lengths(&drafts), [2, 2]);
+    assert_eq!(drafts[0].dropped.zip(drafts[1].dropped), Some((256, 256)));
+    let (drafts, _) = model.draft(&[wanted(0, 0), wanted(1, 4)], joint);
+    assert_eq!(lengths(&drafts), [2, 4], "the other sequence computes four tokens again");
+}
+
+#[test]
 fn a_draft_ends_where_it_has_not_been_right_often_enough() {
     let mut model = draft_model(1, 64, 64);
     let lane = model.assign(&[(owner(1, 0), &TEXT)])[0];
     let draft = |model: &mut DraftModel<FakeModel>, to_keep, to_go_on| {
-        let least = LeastChance { to_keep, to_go_on };
-        let (mut drafts, steps) = model.draft(&[Wanted { lane, text: &TEXT, count: 9 }], least);
+        let least = LeastChance { to_keep, to_go_on, is_joint: false };
+        let (mut drafts, steps) =
+            model.draft(&[Wanted { lane, text: &TEXT, count: 9, least: 0 }], least);
         (drafts.remove(0), steps)
     };
     // Each token is right with a chance of 0.7 as far as it knows: 0.7, 0.49, 0.34.
@@ -150,7 +168,7 @@ fn a_model_with_a_state_returns_to_its_text_after_each_draft() {
     // A batch that fails costs all of it.
     text.push(5);
     model.model.fail_after(1);
-    let (drafts, steps) = model.draft(&[Wanted { lane: 0, text: &text, count: 3 }], ANY);
+    let (drafts, steps) = model.draft(&[Wanted { lane: 0, text: &text, count: 3, least: 0 }], ANY);
     assert_eq!((&drafts[0].tokens[..], steps), (&[6][..], 1));
     assert_eq!((model.model.cells(), model.lanes[0].tokens.len()), (0, 0));
     assert_eq!(draft(&mut model, owner(1, 0), &text, 2).0, [6, 7]);
@@ -169,7 +187,7 @@ fn a_batch_that_fails_costs_the_draft_and_nothing_else() {
     let mut model = draft_model(1, 64, 64);
     draft(&mut model, owner(1, 0), &TEXT, 1);
     model.model.fail_after(0);
-    let (drafts, steps) = model.draft(&[Wanted { lane: 0, text: &TEXT, count: 2 }], ANY);
+    let (drafts, steps) = model.draft(&[Wanted { lane: 0, text: &TEXT, count: 2, least: 0 }], ANY);
     assert_eq!((&drafts[0], steps), (&Modeled::default(), 0));
     assert_eq!((model.model.cells(), model.behind(0, &TEXT)), (0, Some(16)));
     model.model.fail_after(0);
@@ -209,7 +227,7 @@ fn follow_drafts(
 fn drafted(head: &mut DraftModel<FakeModel>, owner: Owner, text: &[Token]) -> Option<Vec<Token>> {
     let lane = head.assign(&[(owner, text)])[0];
     head.behind(lane, text)?;
-    Some(head.draft(&[Wanted { lane, text, count: 2 }], ANY).0.remove(0).tokens)
+    Some(head.draft(&[Wanted { lane, text, count: 2, least: 0 }], ANY).0.remove(0).tokens)
 }
 
 #[test]

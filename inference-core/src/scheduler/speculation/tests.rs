@@ -5,7 +5,7 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
 const PLAIN: DecodeStep =
-    DecodeStep { sequences: 1, rows: 1, tokens: 1, seconds: 0.01, drafting: 0.0 };
+    DecodeStep { sequences: 1, rows: 1, is_even: true, tokens: 1, seconds: 0.01, drafting: 0.0 };
 
 /// A sequence whose draft tokens are accepted with a chance.
 fn candidate(acceptance: f32) -> Candidate {
@@ -28,23 +28,40 @@ fn run(
     let mut random = Pcg64::seed_from_u64(7);
     let mut all = vec![candidate(chance); sequences as usize];
     let (mut tokens, mut seconds, steps) = (0, 0.0, 2000);
+    let plain = DecodeStep { sequences, ..PLAIN };
     for _ in 0..steps {
         let drafts = speculation.drafts(&all, 64);
         let mut is_hit = || (random.next_u32() as f32 / u32::MAX as f32) < chance;
-        let (mut sampled, mut rows) = (0, 0);
+        let (mut sampled, mut rows) = (0, Vec::new());
         for (candidate, drafted) in all.iter_mut().zip(drafts) {
             let hits = (0..drafted).take_while(|_| is_hit()).count() as u32;
-            (sampled, rows) = (sampled + 1 + hits, rows + candidate.rows + drafted);
+            sampled += 1 + hits;
+            rows.push(candidate.rows + drafted);
             let is_undone = speculation.undoes_batches && hits < drafted;
             candidate.rows = if is_undone { candidate.rows + hits + 1 } else { 1 };
         }
-        let batch = cost(rows);
-        let step = DecodeStep { sequences, rows, tokens: sampled, seconds: batch, drafting: 0.0 };
+        let batch = match speculation.undoes_batches {
+            true => uneven_cost(rows.clone(), &cost),
+            false => cost(rows.iter().sum()),
+        };
+        let is_even = rows.iter().all(|each| *each == rows[0]);
+        let rows = rows.iter().sum();
+        let step = DecodeStep { rows, is_even, tokens: sampled, seconds: batch, ..plain };
         speculation.record(step);
         (tokens, seconds) = (tokens + sampled, seconds + step.seconds);
     }
     let plain = sequences as f32 / cost(sequences);
     tokens as f32 / seconds / plain
+}
+
+/// What a batch costs that computes sequences with different numbers of rows one after the other.
+fn uneven_cost(mut rows: Vec<u32>, cost: impl Fn(u32) -> f32) -> f32 {
+    let mut seconds = 0.0;
+    while let Some(least) = rows.iter().copied().min() {
+        seconds += cost(least * rows.len() as u32);
+        rows = rows.into_iter().map(|rows| rows - least).filter(|rows| *rows > 0).collect();
+    }
+    seconds
 }
 
 /// A machine whose steps are bound by memory up to a few rows.
@@ -74,16 +91,39 @@ fn drafts_are_never_much_slower_than_none() {
 
 #[test]
 fn drafts_pay_off_if_only_whole_batches_can_be_undone_and_are_never_much_slower() {
-    let speed = |chance, cost: &dyn Fn(u32) -> f32| run(Speculation::new(true), 1, chance, cost);
-    assert!(speed(0.95, &machine) > 2.5, "{}", speed(0.95, &machine));
-    assert!(speed(0.8, &machine) > 1.5, "{}", speed(0.8, &machine));
+    let speed = |sequences, chance, cost: &dyn Fn(u32) -> f32| {
+        run(Speculation::new(true), sequences, chance, cost)
+    };
+    for (sequences, chance, least) in [
+        (1, 0.95, 2.5),
+        (1, 0.8, 1.5),
+        (2, 0.95, 1.9),
+        (2, 0.8, 1.25),
+        (4, 0.95, 1.4),
+        (4, 0.8, 1.05),
+    ] {
+        let speed = speed(sequences, chance, &machine);
+        assert!(speed > least, "{sequences} of {chance}: {speed}");
+    }
     for row in [0.0, 0.1, 0.3, 0.6, 1.0, 2.0] {
         for chance in [0.0, 0.05, 0.2, 0.4, 0.7, 0.95] {
-            let cost = |rows: u32| 0.01 * (1.0 + row * (rows - 1) as f32);
-            let speed = speed(chance, &cost);
-            assert!(speed > 0.985, "{chance}, {row} a row: {speed}");
+            for sequences in 1..=4 {
+                let cost = |rows: u32| 0.01 * (1.0 + row * (rows - 1) as f32);
+                let speed = speed(sequences, chance, &cost);
+                assert!(speed > 0.985, "{sequences} of {chance}, {row} a row: {speed}");
+            }
         }
     }
+}
+
+#[test]
+fn sequences_that_must_have_the_same_number_of_rows_have_it() {
+    let (mut rows, mut drafts) = ([1, 3, 2], [4, 1, 3]);
+    make_even(&rows, &mut drafts);
+    assert_eq!(drafts, [3, 1, 2]);
+    (rows, drafts) = ([1, 4, 1], [2, 0, 5]);
+    make_even(&rows, &mut drafts);
+    assert_eq!(drafts, [2, 0, 2], "one computes more again than another can draft");
 }
 
 #[test]
@@ -143,6 +183,7 @@ fn modeled_speed(
             speculation.record(DecodeStep {
                 sequences: 1,
                 rows: 1 + drafts,
+                is_even: true,
                 tokens: sampled,
                 seconds: seconds_of_batch,
                 drafting,

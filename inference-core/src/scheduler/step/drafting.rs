@@ -6,7 +6,7 @@ use super::Engine;
 use crate::scheduler::draft_model::{DraftModel, Followed, Owner, Wanted};
 use crate::scheduler::planning::SlotRows;
 use crate::scheduler::sequence::Sequence;
-use crate::scheduler::speculation::{Candidate, MODELED_MAX, ROWS_MAX, Speculation};
+use crate::scheduler::speculation::{self, Candidate, MODELED_MAX, ROWS_MAX, Speculation};
 use crate::types::model::{Model, Undo};
 
 /// How long the draft model took before a batch.
@@ -37,9 +37,11 @@ impl<M: Model> Engine<M> {
         let mut slots: Vec<_> = self.slots.iter_mut().map(Option::as_mut).collect();
         let mut sequences: Vec<&mut Sequence> =
             shares.iter().filter_map(|share| slots[share.slot as usize].take()).collect();
-        // Of recurrent layers, llama.cpp computes sequences with different numbers of rows one
-        // after the other.
-        let most = if self.shape.undo == Undo::WholeBatch { 1 } else { ROWS_MAX as usize - 1 };
+        // Where only whole batches can be undone, each sequence with drafts needs a checkpoint.
+        let undoes_batches = self.shape.undo == Undo::WholeBatch;
+        let mut spares: Vec<_> = self.pool.unused().chain([self.shape.seq_ids]).collect();
+        let most =
+            if undoes_batches { spares.len().min(MODELED_MAX) } else { ROWS_MAX as usize - 1 };
         let may_draft =
             sequences.len() <= most && sequences.iter().all(|sequence| sequence.is_decoding());
         let count = if may_draft { ROWS_MAX } else { 0 };
@@ -59,11 +61,18 @@ impl<M: Model> Engine<M> {
             Some(model) => run(model, speculation, &mut sequences, (&offers, &mut drafts), clock),
             None => DraftTime::default(),
         };
+        let rows: Vec<u32> = candidates.iter().map(|candidate| candidate.rows).collect();
+        if undoes_batches {
+            speculation::make_even(&rows, &mut drafts);
+        }
         for ((share, drafted), sequence) in shares.iter_mut().zip(drafts).zip(sequences) {
             share.drafted = drafted;
-            if drafted > 0 && self.shape.undo == Undo::WholeBatch {
-                self.model.checkpoint(sequence.seq);
-                sequence.set_checkpoint();
+            if drafted > 0
+                && undoes_batches
+                && let Some(spare) = spares.pop()
+            {
+                self.model.checkpoint(sequence.seq, spare);
+                sequence.set_checkpoint(spare);
             }
         }
         time
@@ -152,13 +161,20 @@ fn run<M: Model>(
         speculation.record_catch_up(computed, time.catching_up.as_secs_f32());
     }
     late.iter().for_each(|(i, _)| drafts[*i] = 0);
-    if ready.is_empty() {
+    // Without those, no sequence could have as many rows as the others.
+    let is_even = speculation.is_even(sequences.len());
+    if ready.is_empty() || is_even && !late.is_empty() {
         return time;
     }
+    let rows = |sequence: &Sequence| sequence.undecoded().len() as u32;
+    let most = sequences.iter().map(|sequence| rows(sequence)).max().unwrap_or_default();
+    // Another sequence has as many rows anyway.
+    let least_of = |sequence: &Sequence| if is_even { most - rows(sequence) } else { 0 };
     let wanted = |(i, Offer { lane, .. }): &(usize, Offer)| Wanted {
         lane: *lane,
         text: sequences[*i].tokens(),
         count: drafts[*i],
+        least: least_of(sequences[*i]),
     };
     let least = speculation.least_chance(sequences.len(), ready.len());
     let begun = clock();

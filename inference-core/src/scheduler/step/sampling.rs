@@ -137,19 +137,19 @@ impl<M: Model> Engine<M> {
         if self.shape.undo == Undo::LastTokens {
             return self.model.truncate(sequence.seq, sequence.position());
         }
-        let Some(before) = sequence.take_checkpoint() else { return };
+        let Some((before, spare)) = sequence.take_checkpoint() else { return };
         if sequence.position() == before + share.all_rows() {
-            return self.model.drop_checkpoint();
+            return self.model.drop_checkpoint(spare);
         }
-        self.model.roll_back(sequence.seq);
+        self.model.roll_back(sequence.seq, spare);
         self.pool.shorten(sequence.seq, sequence.roll_back(before));
     }
 
     /// Returns a sequence whose batch was not computed to the state before it.
     pub(super) fn undo_batch(&mut self, share: SlotRows) {
         let Some(sequence) = &mut self.slots[share.slot as usize] else { return };
-        if sequence.take_checkpoint().is_some() {
-            self.model.roll_back(sequence.seq);
+        if let Some((_, spare)) = sequence.take_checkpoint() {
+            self.model.roll_back(sequence.seq, spare);
         }
     }
 

@@ -15,10 +15,8 @@ pub struct EchoModel<M> {
     copied: u64,
     /// How many of a thousand tokens it says as they are, because it is the draft model of another.
     agreed: u64,
-    /// The tokens of each sequence id.
+    /// The tokens of each sequence id, and of one that only has checkpoints.
     seqs: Vec<Vec<Token>>,
-    /// The tokens of the sequence with a checkpoint, then.
-    checkpoint: Vec<Token>,
     /// What follows each row of the last batch.
     next: Vec<Token>,
     /// Zero but for the next token of a row.
@@ -29,10 +27,10 @@ impl<M: Model> EchoModel<M> {
     /// Wraps a model. All prompts have `prompt_tokens` tokens. `copied` of a thousand tokens are
     /// those of the prompt, and the others are arbitrary.
     pub fn new(inner: M, prompt_tokens: u32, copied: u64) -> Self {
-        let seqs = vec![Vec::new(); inner.shape().seq_ids as usize];
+        let seqs = vec![Vec::new(); inner.shape().seq_ids as usize + 1];
         let prompt_tokens = prompt_tokens as usize;
-        let (checkpoint, next, logits) = (Vec::new(), Vec::new(), Vec::new());
-        Self { inner, prompt_tokens, copied, agreed: 1000, seqs, checkpoint, next, logits }
+        let (next, logits) = (Vec::new(), Vec::new());
+        Self { inner, prompt_tokens, copied, agreed: 1000, seqs, next, logits }
     }
 
     /// Makes it the draft model of one with the same prompts that copies as much: it says as many
@@ -114,18 +112,19 @@ impl<M: Model> Model for EchoModel<M> {
         self.inner.truncate(seq, tokens);
     }
 
-    fn checkpoint(&mut self, seq: SeqId) {
-        self.checkpoint = self.seqs[seq as usize].clone();
-        self.inner.checkpoint(seq);
+    fn checkpoint(&mut self, seq: SeqId, spare: SeqId) {
+        self.seqs[spare as usize] = self.seqs[seq as usize].clone();
+        self.inner.checkpoint(seq, spare);
     }
 
-    fn roll_back(&mut self, seq: SeqId) {
-        self.seqs[seq as usize] = std::mem::take(&mut self.checkpoint);
-        self.inner.roll_back(seq);
+    fn roll_back(&mut self, seq: SeqId, spare: SeqId) {
+        self.seqs[seq as usize] = std::mem::take(&mut self.seqs[spare as usize]);
+        self.inner.roll_back(seq, spare);
     }
 
-    fn drop_checkpoint(&mut self) {
-        self.inner.drop_checkpoint();
+    fn drop_checkpoint(&mut self, spare: SeqId) {
+        self.seqs[spare as usize].clear();
+        self.inner.drop_checkpoint(spare);
     }
 
     fn clear(&mut self, seq: SeqId) {

@@ -177,17 +177,47 @@ fn what_was_accepted_of_a_batch_that_is_undone_is_part_of_the_next_one() {
     assert_eq!((bench.engine.model.cells(), bench.engine.pool.cells().free), (0, 64));
 }
 
-#[test]
-fn a_recurrent_model_computes_no_drafts_for_two_sequences_at_a_time() {
-    let (mut bench, _) = begun("aaaaaa");
-    let before = bench.engine.stats().drafted_tokens;
-    assert!(before > 0);
+/// Two responses of a recurrent model at a time. Returns the rows of each in every batch of both.
+fn two_recurrent(bench: &mut Bench) -> Vec<(usize, usize)> {
+    bench.submit(1, "aaaaaa");
     bench.submit(2, "bbbbbb");
-    (0..20).for_each(|_| bench.step());
-    assert_eq!(bench.engine.stats().drafted_tokens, before);
-    assert!(bench.text(1).len() > 20 && bench.text(2).len() > 15);
     bench.run();
+    let rows = |batch: &Vec<Row>, seq| batch.iter().filter(|row| row.seq == seq).count();
+    let batches = bench.engine.model.batches.iter();
+    let decoding = batches.filter(|batch| batch.iter().all(|row| row.position >= 6));
+    let rows = decoding.map(|batch| (rows(batch, 0), rows(batch, 1)));
+    rows.filter(|(first, second)| *first > 0 && *second > 0).collect()
+}
+
+#[test]
+fn drafts_of_two_recurrent_sequences_have_the_same_number_of_rows() {
+    let mut bench = Bench::on(recurrent(FakeModel::new(4, 64, 32))).drafting();
+    let rows = two_recurrent(&mut bench);
     assert_eq!((bench.text(1), bench.text(2)), ("a".repeat(58), "b".repeat(58)));
+    assert!(rows.iter().all(|(first, second)| first == second), "{rows:?}");
+    assert!(rows.len() < 30, "{rows:?}");
+    let model = recurrent(FakeModel::new(4, 64, 32)).with_mistakes(11);
+    let mut bench = Bench::on(model).drafting();
+    let rows = two_recurrent(&mut bench);
+    assert_eq!(bench.text(1), bench.text(2).replace('b', "a"));
+    let uneven = rows.iter().filter(|(first, second)| first != second).count();
+    assert!(rows.len() < 45 && uneven < rows.len() / 4, "{rows:?}");
+    assert_eq!(bench.engine.model.cells(), 0);
+}
+
+#[test]
+fn there_are_no_more_recurrent_drafts_than_ids_for_checkpoints() {
+    // Two responses leave two ids and the spare one; three leave one and the spare one.
+    let model = || recurrent(FakeModel::new(4, 64, 32));
+    for (responses, expected) in [(2, true), (3, false)] {
+        let mut bench = Bench::on(model()).drafting();
+        (0..responses).for_each(|id| drop(bench.submit(id, "aaaaaa")));
+        (0..20).for_each(|_| bench.step());
+        let drafted = bench.engine.stats().drafted_tokens;
+        assert_eq!(drafted > 0, expected, "{responses} responses");
+        bench.run();
+        (0..responses).for_each(|id| assert_eq!(bench.text(id), "a".repeat(58)));
+    }
 }
 
 #[test]
