@@ -30,7 +30,7 @@ inline Sixteen high_bytes(Sixteen a, Sixteen b) { return (Sixteen) vzip2q_s8((in
 inline Integers lanes_of(Integers a, Integers b, int lane) { return lane == 0 ? a : b; }
 
 /// Sixteen bytes of each column as four vectors.
-inline void arrange(const Sixteen (&columns)[4], Integers * parts) {
+inline void arrange(const Integers (&columns)[4], Integers * parts) {
     parts[0] = low_pairs(columns[0], columns[1]);
     parts[1] = low_pairs(columns[2], columns[3]);
     parts[2] = high_pairs(columns[0], columns[1]);
@@ -52,13 +52,10 @@ inline Integers lanes_of(Integers a, Integers b, int lane) {
     return (Integers) (lane == 0 ? vuzp1q_s32(x, y) : vuzp2q_s32(x, y));
 }
 
-inline void arrange(const Sixteen (&columns)[4], Integers * parts) {
-    const Integers a = low_words(columns[0], columns[1]), b = high_words(columns[0], columns[1]);
-    const Integers c = low_words(columns[2], columns[3]), d = high_words(columns[2], columns[3]);
-    parts[0] = low_pairs(a, c);
-    parts[1] = high_pairs(a, c);
-    parts[2] = low_pairs(b, d);
-    parts[3] = high_pairs(b, d);
+/// A vector has the columns of one.
+template <class Get>
+inline Integers joined(Get get) {
+    return get(0);
 }
 
 inline Integers places_of_bits(int part) {

@@ -56,15 +56,15 @@ public:
     /// The same with 16 bytes of each.
     template <class Bytes>
     void transpose_half(Integers * parts, Bytes bytes) const {
-#if defined(__ARM_NEON)
-        Sixteen columns[WIDE_COLUMNS];
-        for (int c = 0; c < WIDE_COLUMNS; c++) columns[c] = load_sixteen(bytes(*blocks[c]));
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+        Integers columns[WIDE_COLUMNS];
+        for (int c = 0; c < WIDE_COLUMNS; c++) columns[c] = load_integers(bytes(*blocks[c]));
         arrange(columns, parts);
 #else
         Integers fourths[4];
         // Every fourth column.
         for (int i = 0; i < 4; i++) {
-            fourths[i] = joined([&](int n) { return _mm_loadu_si128((const __m128i *) bytes(*blocks[i + 4 * n])); });
+            fourths[i] = joined([&](int n) { return load_sixteen(bytes(*blocks[i + 4 * n])); });
         }
         const Integers a = low_words(fourths[0], fourths[1]), b = high_words(fourths[0], fourths[1]);
         const Integers c = low_words(fourths[2], fourths[3]), d = high_words(fourths[2], fourths[3]);
