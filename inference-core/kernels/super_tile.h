@@ -27,7 +27,7 @@ ALWAYS_INLINE void add_block(Vec (&totals)[ROWS], const WideBlock & block, const
 
 /// ROWS rows times `count` columns, at most WIDE_COLUMNS, from `column` on.
 template <int ROWS, bool ARE_BESIDE, class Weights>
-void multiply_wide_tile(const Weights & weights, int column, int count, const Activations & activations,
+void multiply_wide_tile(Kept<Weights> weights, int column, int count, const Activations & activations,
                         const TileRows & tile, bool is_first) {
     Vec totals[ROWS];
     WideRow rows[ROWS];

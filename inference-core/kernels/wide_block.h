@@ -42,6 +42,16 @@ inline bool are_rows_beside(const TileRows & tile) {
     return all;
 }
 
+/// Weights as an argument. On ARM by value: of what is in memory, a compiler must believe that all that is stored
+/// may change it, so that it was read again for each block.
+#if defined(__ARM_NEON)
+template <class Weights>
+using Kept = const Weights;
+#else
+template <class Weights>
+using Kept = const Weights &;
+#endif
+
 /// The activations of a row.
 struct WideRow {
     const int8_t * bytes;
