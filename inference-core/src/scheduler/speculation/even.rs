@@ -63,8 +63,8 @@ impl Speculation {
     }
 }
 
-/// Shortens drafts so that all sequences have the same number of rows beside those that each must
-/// compute; to nothing if that is impossible.
+/// Shortens drafts so that all sequences have the same number of rows, unless one must compute more
+/// than another can.
 pub(crate) fn make_even(rows: &[u32], drafts: &mut [u32]) {
     let all = rows.iter().zip(drafts.iter()).map(|(rows, drafted)| rows + drafted).min();
     for (rows, drafted) in rows.iter().zip(drafts) {
