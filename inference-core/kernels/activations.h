@@ -36,6 +36,19 @@ struct HalfSums {
     int32_t both() const { return first + second; }
 };
 
+/// What unsigned weights have more than those that they stand for.
+struct Offset {
+    int value;
+    /// True if the halves of a block have scales of their own.
+    bool has_halves;
+
+    /// What the sums of the products of a block begin with: in `first` for a whole block.
+    HalfSums start(const HalfSums & sums) const {
+        if (has_halves) return {-value * sums.first, -value * sums.second};
+        return {-value * sums.both(), 0};
+    }
+};
+
 /// The largest of a block's numbers, without their signs. What is no number is left out.
 inline float largest_size(const float * x) {
 #if defined(__ARM_NEON)
@@ -128,16 +141,24 @@ struct PackedRows {
     const int8_t * bytes;
     const float * scales;
     const float * scaled_sums;
+    const HalfSums * starts;
+
+    /// The same rows, a block later.
+    PackedRows next() const { return {bytes + PACKED * BLOCK, scales + PACKED, scaled_sums + PACKED, starts + PACKED}; }
+
+    /// Those of them from `row` on.
+    PackedRows from(int row) const { return {bytes + row * BLOCK, scales + row, scaled_sums + row, starts + row}; }
 };
 
 /// All rows of a product, in memory of the caller's.
 class Activations {
 public:
-    Activations(void * memory, int rows, int depth, Packing packing = BY_ROW)
-        : depth(depth), blocks(depth / BLOCK), packing(packing), values(aligned(memory)),
+    /// `offset`: of the weights that they are multiplied with.
+    Activations(void * memory, int rows, int depth, Offset offset, Packing packing = BY_ROW)
+        : depth(depth), blocks(depth / BLOCK), packing(packing), offset(offset), values(aligned(memory)),
           scales((float *) (values + (ptrdiff_t) space(rows, packing) * depth)),
-          sums((HalfSums *) (scales + (ptrdiff_t) space(rows, packing) * blocks)),
-          scaled_sums((float *) (sums + (ptrdiff_t) space(rows, packing) * blocks)) {}
+          starts((HalfSums *) (scales + (ptrdiff_t) space(rows, packing) * blocks)),
+          scaled_sums((float *) (starts + (ptrdiff_t) space(rows, packing) * blocks)) {}
 
     /// Bytes of memory that they take.
     static size_t bytes(int rows, int depth, Packing packing = BY_ROW) {
@@ -148,18 +169,19 @@ public:
     /// Elements, and blocks, of a row.
     const int depth, blocks;
     const Packing packing;
+    const Offset offset;
 
     // Of rows that are not packed for tiles.
     const int8_t * row(int row) const { return values + start(row); }
     const float * row_scales(int row) const { return scales + (ptrdiff_t) row * blocks; }
-    const HalfSums * row_sums(int row) const { return sums + (ptrdiff_t) row * blocks; }
+    const HalfSums * row_starts(int row) const { return starts + (ptrdiff_t) row * blocks; }
     /// The sum of each block times its scale.
     const float * row_scaled_sums(int row) const { return scaled_sums + (ptrdiff_t) row * blocks; }
 
     /// Packed rows from `row` on, a multiple of 16.
     PackedRows packed_rows(int row, int block) const {
         const ptrdiff_t at = place(row, block);
-        return {values + at * BLOCK, scales + at, scaled_sums + at};
+        return {values + at * BLOCK, scales + at, scaled_sums + at, starts + at};
     }
 
     /// Copies a row of others, which are not packed, to a place of these.
@@ -170,6 +192,7 @@ public:
             memcpy(&bytes, from.values + source * BLOCK, sizeof(bytes));
             write(bytes, to, b);
             scales[at] = from.scales[source];
+            starts[at] = from.starts[source];
             scaled_sums[at] = from.scaled_sums[source];
         }
     }
@@ -191,14 +214,14 @@ public:
         write(bytes, row, block);
         const HalfSums both = sums_of(bytes);
         scales[at_place] = scale;
-        if (!is_for_tiles()) sums[at_place] = both;
+        starts[at_place] = offset.start(both);
         scaled_sums[at_place] = scale * both.both();
     }
 
 private:
     int8_t * values;
     float * scales;
-    HalfSums * sums;
+    HalfSums * starts;
     float * scaled_sums;
 
     /// Bytes of a line of a cache.

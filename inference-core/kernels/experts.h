@@ -28,7 +28,7 @@ public:
     /// Returns false if there is too little scratch.
     bool compute(const ggml_compute_params * params) const {
         if (work_size(params->nth) > params->wsize) return false;
-        Activations activations(params->wdata, rows, depth);
+        Activations activations(params->wdata, rows, depth, offset_of(weights));
         const Plan plan((int *) ((char *) params->wdata + Activations::bytes(rows, depth)), experts);
         quantize_share(params, input, activations);
         const int ith = params->ith, nth = params->nth;

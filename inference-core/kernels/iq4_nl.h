@@ -22,7 +22,8 @@ inline Sixteen iq4_numbers() {
 /// A matrix of them. Blocks are those of Q4_0, but that n is not flipped.
 class WeightsIQ4 {
 public:
-    static constexpr bool IS_WIDE = false;
+    typedef SimpleLanes<WeightsIQ4> Lanes;
+    static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
 
     /// A vector's columns, from `column` on.

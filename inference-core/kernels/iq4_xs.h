@@ -18,26 +18,78 @@ struct SuperBlockIQ4 {
 };
 static_assert(sizeof(SuperBlockIQ4) == 136, "the layout is ggml's");
 
+/// The scales of some columns.
+class IQ4Scales {
+public:
+    template <class Columns>
+    explicit IQ4Scales(const Columns & from) : of_all(from.leading_scales(&SuperBlockIQ4::scale)) {
+        low = from.words([](const SuperBlockIQ4 & block) { return block.low_scales; });
+        // Of the four bytes, the last two are these.
+        high = from.words([](const SuperBlockIQ4 & block) { return &block.scale; });
+    }
+
+    /// Those of the block b: numbers of six bits, less 32.
+    Vec scale(int b) const {
+        const Integers four_bits = bits_at(low, 4 * b, 15), two_bits = bits_at(high, 16 + 2 * b, 3);
+        return numbers_of(six_bits_less_32(four_bits, two_bits)) * of_all;
+    }
+
+private:
+    const Vec of_all;
+    Integers low, high;
+};
+
 /// A matrix of them.
 class WeightsIQ4XS : public WideWeights<SuperBlockIQ4> {
 public:
     using WideWeights::WideWeights;
-    typedef WideSignedSum Sums;
     static constexpr int OFFSET = IQ4_OFFSET;
     static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
     /// Blocks that are unpacked together.
     static constexpr int CHUNK = 2;
 
-    /// Eight blocks of sixteen columns.
+#if defined(__AVX512VNNI__)
+
+    /// Eight blocks of two groups.
+    class Lanes : public LaneTraits<WeightsIQ4XS> {
+    public:
+        Lanes(const WeightsIQ4XS & weights, int column, int count, int super)
+            : from(weights.at(column, count, super)), numbers(from) {}
+
+        /// Reads the two blocks from `part` on.
+        void load(int part) {
+            from.transpose(places, [&](const SuperBlockIQ4 & block) { return block.places[part / CHUNK]; });
+        }
+
+        void unpack(int part, Integers (&to)[2][QUARTERS]) const {
+            const int first = part % CHUNK * 2;
+#pragma GCC unroll 4
+            for (int k = 0; k < 4; k++) {
+                const int g = k / 2, q = k % 2;
+                const Integers both = places[g][first + q];
+                to[g][q] = chosen(iq4_numbers(), low_bits(both));
+                to[g][q + 2] = chosen(iq4_numbers(), high_bits(both));
+            }
+        }
+
+        Vec scales(int part) const { return numbers.scale(part); }
+
+    private:
+        const LaneColumns<SuperBlockIQ4> from;
+        const IQ4Scales numbers;
+        Integers places[2][QUARTERS];
+    };
+
+#else
+
+    typedef WideSignedSum Sums;
+
+    /// Eight blocks of some columns.
     class Super {
     public:
         Super(const WeightsIQ4XS & weights, int column, int count, int super)
-            : from(weights.at(column, count, super)), of_all(from.scales(&SuperBlockIQ4::scale)) {
-            low_scales = from.words([](const SuperBlockIQ4 & block) { return block.low_scales; });
-            // Of the four bytes, the last two are these.
-            high_scales = from.words([](const SuperBlockIQ4 & block) { return &block.scale; });
-        }
+            : from(weights.at(column, count, super)), scales(from) {}
 
         /// Unpacks two of them: those from `part` on.
         void unpack(int part, WideBlock (&blocks)[CHUNK]) const {
@@ -49,21 +101,16 @@ public:
                     blocks[i].parts[q] = chosen(iq4_numbers(), low_bits(both));
                     blocks[i].parts[q + QUARTERS] = chosen(iq4_numbers(), high_bits(both));
                 }
-                blocks[i].scales = scale(part + i);
+                blocks[i].scales = scales.scale(part + i);
             }
         }
 
     private:
         const WideColumns<SuperBlockIQ4> from;
-        const Vec of_all;
-        Integers low_scales, high_scales;
-
-        /// The scales of the block b: numbers of six bits, less 32.
-        Vec scale(int b) const {
-            const Integers low = bits_at(low_scales, 4 * b, 15), high = bits_at(high_scales, 16 + 2 * b, 3);
-            return numbers_of(six_bits_less_32(low, high)) * of_all;
-        }
+        const IQ4Scales scales;
     };
+
+#endif
 };
 
 } // namespace

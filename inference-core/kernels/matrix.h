@@ -27,7 +27,7 @@ public:
     /// Returns false if there is too little scratch.
     bool compute(const ggml_compute_params * params) const {
         if (work_size() > params->wsize) return false;
-        Activations activations(params->wdata, rows, depth, packing_for(weights, rows));
+        Activations activations(params->wdata, rows, depth, offset_of(weights), packing_for(weights, rows));
         quantize_share(params, input, activations);
         const int ith = params->ith, nth = params->nth;
         if (ith == 0) ggml_threadpool_chunk_set(params->threadpool, nth);

@@ -2,6 +2,7 @@
 // times one of sixteen numbers.
 #pragma once
 
+#include "lanes.h"
 #include "super_tile.h"
 
 namespace {
@@ -18,15 +19,16 @@ static_assert(sizeof(InterleavedMxfp4) == 136, "the layout is ggml's");
 /// A matrix of them.
 class WeightsMxfp4 {
 public:
-    static constexpr bool IS_WIDE = false;
+    typedef SimpleLanes<WeightsMxfp4> Lanes;
+    static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
 
     /// A vector's columns, from `column` on.
     Unpacked unpack(int column, int block) const {
         const InterleavedMxfp4 & from = group(column, block);
         const Integers first = load_integers(from.weights), second = load_integers(from.weights + 8 * GROUP);
-        Unpacked unpacked = {{low_bits(first), low_bits(second), high_bits(first), high_bits(second)},
-                             powers(twice(from.exponents))};
+        Unpacked unpacked = {low_bits(first), low_bits(second), high_bits(first), high_bits(second)};
+        unpacked.scales = powers(from.exponents);
         for (Integers & quarter : unpacked.quarters) quarter = chosen(numbers(), quarter);
         return unpacked;
     }
@@ -78,6 +80,12 @@ private:
     }
 
     const InterleavedMxfp4 & group(int column, int block) const { return data[(ptrdiff_t) (column / GROUP) * blocks + block]; }
+
+#if defined(__AVX512VNNI__)
+    static EightNumbers powers(const uint8_t * exponents) {
+        return _mm512_castps512_ps256((__m512) powers(_mm512_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) exponents))));
+    }
+#endif
 
     /// Half of 2^(exponent - 127) for each lane. The first two are below the normal numbers.
     static Vec powers(Integers exponents) {

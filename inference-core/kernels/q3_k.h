@@ -19,24 +19,80 @@ struct SuperBlockQ3 {
 };
 static_assert(sizeof(SuperBlockQ3) == 110, "the layout is ggml's");
 
+/// The scales of some columns.
+class Q3Scales {
+public:
+    template <class Columns>
+    Q3Scales(const Columns & from, Vec of_all) : of_all(of_all) {
+        for (int i = 0; i < 3; i++) words[i] = from.words([&](const SuperBlockQ3 & block) { return block.scales[i]; });
+    }
+
+    /// Those of the half i of a block: numbers of six bits, less 32.
+    Vec scale(int i) const {
+        const int word = i / 4, byte = 8 * (i % 4);
+        const Integers low = bits_at(words[word % 2], byte + word / 2 * 4, 15);
+        const Integers two_bits = bits_at(words[2], byte + 2 * word, 3);
+        return numbers_of(six_bits_less_32(low, two_bits)) * of_all;
+    }
+
+private:
+    const Vec of_all;
+    Integers words[3];
+};
+
 /// A matrix of them.
 class WeightsQ3K : public WideWeights<SuperBlockQ3> {
 public:
     using WideWeights::WideWeights;
-    typedef WideSum<7> Sums;
     static constexpr int OFFSET = 4;
     static constexpr bool HAS_HALVES = true;
     static constexpr bool HAS_MINS = false;
     /// Blocks that share bytes.
     static constexpr int CHUNK = 4;
 
-    /// Eight blocks of sixteen columns.
+#if defined(__AVX512VNNI__)
+
+    /// Eight blocks of two groups.
+    class Lanes : public LaneTraits<WeightsQ3K> {
+    public:
+        Lanes(const WeightsQ3K & weights, int column, int count, int super)
+            : from(weights.at(column, count, super)), numbers(from, from.scales(&SuperBlockQ3::scale)) {
+            from.transpose(high, [](const SuperBlockQ3 & block) { return block.high; });
+        }
+
+        /// Reads what the four blocks from `part` on share.
+        void load(int part) {
+            from.transpose(low, [&](const SuperBlockQ3 & block) { return block.low[part / CHUNK]; });
+        }
+
+        void unpack(int part, Integers (&to)[2][QUARTERS]) const {
+#pragma GCC unroll 8
+            for (int k = 0; k < 2 * QUARTERS; k++) {
+                const int g = k / QUARTERS, q = k % QUARTERS;
+                const Integers two_bits = bits_down(low[g][q], 2 * (part % CHUNK)), third = bit_moved(high[g][q], part, 2);
+                to[g][q] = (two_bits & eight_bytes(0x0303030303030303)) | (third & eight_bytes(0x0404040404040404));
+            }
+        }
+
+        Vec scales(int part) const { return numbers.scale(2 * part); }
+        Vec second_scales(int part) const { return numbers.scale(2 * part + 1); }
+
+    private:
+        const LaneColumns<SuperBlockQ3> from;
+        const Q3Scales numbers;
+        Integers low[2][QUARTERS], high[2][QUARTERS];
+    };
+
+#else
+
+    typedef WideSum<7> Sums;
+
+    /// Eight blocks of some columns.
     class Super {
     public:
         Super(const WeightsQ3K & weights, int column, int count, int super)
-            : from(weights.at(column, count, super)), of_all(from.scales(&SuperBlockQ3::scale)) {
+            : from(weights.at(column, count, super)), scales(from, from.scales(&SuperBlockQ3::scale)) {
             from.transpose(high, [](const SuperBlockQ3 & block) { return block.high; });
-            for (int i = 0; i < 3; i++) scales[i] = from.words([&](const SuperBlockQ3 & block) { return block.scales[i]; });
         }
 
         /// Unpacks half of them: those from `part` on.
@@ -50,24 +106,18 @@ public:
                     blocks[i].parts[p] = (two_bits & eight_bytes(0x0303030303030303))
                         | (third & eight_bytes(0x0404040404040404));
                 }
-                blocks[i].scales = scale(2 * (part + i));
-                blocks[i].second_scales = scale(2 * (part + i) + 1);
+                blocks[i].scales = scales.scale(2 * (part + i));
+                blocks[i].second_scales = scales.scale(2 * (part + i) + 1);
             }
         }
 
     private:
         const WideColumns<SuperBlockQ3> from;
-        const Vec of_all;
-        Integers high[2 * QUARTERS], scales[3];
-
-        /// The scales of the half i: numbers of six bits, less 32.
-        Vec scale(int i) const {
-            const int word = i / 4, byte = 8 * (i % 4);
-            const Integers low = bits_at(scales[word % 2], byte + word / 2 * 4, 15);
-            const Integers two_bits = bits_at(scales[2], byte + 2 * word, 3);
-            return numbers_of(six_bits_less_32(low, two_bits)) * of_all;
-        }
+        const Q3Scales scales;
+        Integers high[2 * QUARTERS];
     };
+
+#endif
 };
 
 } // namespace

@@ -1,6 +1,7 @@
 // Q4_0 weights in ggml's interleaved layout: a weight is a scale times (n - 8), and n is 0 to 15.
 #pragma once
 
+#include "lanes.h"
 #include "super_tile.h"
 
 namespace {
@@ -19,7 +20,8 @@ static_assert(sizeof(InterleavedQ4) == 144, "the layout is ggml's");
 /// A matrix of them.
 class WeightsQ4 {
 public:
-    static constexpr bool IS_WIDE = false;
+    typedef SimpleLanes<WeightsQ4> Lanes;
+    static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
 
     /// A vector's columns, from `column` on.
@@ -27,7 +29,9 @@ public:
         const InterleavedQ4 & from = group(column, block);
         const Integers first = load_integers(from.weights) ^ flipped();
         const Integers second = load_integers(from.weights + 8 * GROUP) ^ flipped();
-        return {{low_bits(first), low_bits(second), high_bits(first), high_bits(second)}, scales_of(from.scales)};
+        Unpacked unpacked = {low_bits(first), low_bits(second), high_bits(first), high_bits(second)};
+        unpacked.scales = scales_of(from.scales);
+        return unpacked;
     }
 #else
 

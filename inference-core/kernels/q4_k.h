@@ -2,6 +2,7 @@
 // and minimums of eight blocks are numbers of six bits times a scale of their own.
 #pragma once
 
+#include "lanes.h"
 #include "super_tile.h"
 
 namespace {
@@ -23,7 +24,6 @@ static_assert(sizeof(InterleavedQ4K) == 1152, "the layout is ggml's");
 /// A matrix of them.
 class WeightsQ4K {
 public:
-    typedef WideSum<15> Sums;
     static constexpr int OFFSET = 0;
     static constexpr bool HAS_MINS = true;
 
@@ -35,60 +35,43 @@ public:
         prefetch_groups(data, 8 * super_blocks, sizeof(InterleavedQ4K) / (8 * GROUP), column, count, block);
     }
 
-    static constexpr bool IS_WIDE = true;
     static constexpr int BLOCKS = SUPER_BLOCKS;
     static constexpr bool HAS_HALVES = false;
     /// Blocks that share bytes.
     static constexpr int CHUNK = 2;
 
-    /// Eight blocks of the columns of two groups, or of one twice; with AVX2, of one.
-    class Super {
+#if defined(__AVX512VNNI__)
+
+    /// Eight blocks of two groups, or of one twice.
+    class Lanes : public LaneTraits<WeightsQ4K> {
     public:
-        Super(const WeightsQ4K & weights, int column, int count, int super)
+        Lanes(const WeightsQ4K & weights, int column, int count, int super)
             : a(weights.group(column)[super]), b(weights.group(column + (count > GROUP ? GROUP : 0))[super]),
-              at(place_in_group(column)), of_scales(both(a.scales, b.scales)), of_mins(both(a.mins, b.mins)) {
-            unpack_numbers();
+              of_scales(in_turns(load_sixteen(a.scales), load_sixteen(b.scales))),
+              of_mins(in_turns(load_sixteen(a.mins), load_sixteen(b.mins))) {
+            store(scale_numbers, six_bits(a.packed[0], 0), six_bits(b.packed[0], 0));
+            store(min_numbers, six_bits(a.packed[0], 1), six_bits(b.packed[0], 1));
         }
 
-        /// Unpacks two of them: those from `part` on.
-        void unpack(int part, WideBlock (&blocks)[CHUNK]) const {
+        void load(int) {}
+
+        void unpack(int part, Integers (&to)[2][QUARTERS]) const {
+#pragma GCC unroll 4
             for (int q = 0; q < QUARTERS; q++) {
-                const uint8_t * first = a.weights[part / 2][q] + 8 * at;
-                const uint8_t * second = WIDE_COLUMNS > GROUP ? b.weights[part / 2][q] : first + sizeof(Integers);
-                const Integers low = load_integers(first), high = load_integers(second);
-                for (int lane = 0; lane < 2; lane++) {
-                    const Integers both = lanes_of(low, high, lane);
-                    blocks[0].parts[2 * q + lane] = low_bits(both);
-                    blocks[1].parts[2 * q + lane] = high_bits(both);
-                }
-            }
-            for (int i = 0; i < CHUNK; i++) {
-                blocks[i].scales = numbers_of(scales[part + i]) * of_scales;
-                blocks[i].mins = numbers_of(mins[part + i]) * of_mins;
+                const Integers first = load_integers(a.weights[part / 2][q]), second = load_integers(b.weights[part / 2][q]);
+                to[0][q] = part % 2 == 0 ? low_bits(first) : high_bits(first);
+                to[1][q] = part % 2 == 0 ? low_bits(second) : high_bits(second);
             }
         }
+
+        Vec scales(int part) const { return numbers_of(scale_numbers[part]) * of_scales; }
+        Vec mins(int part) const { return numbers_of(min_numbers[part]) * of_mins; }
 
     private:
         const InterleavedQ4K & a, & b;
-        /// The place of the first column in its group.
-        const int at;
         const Vec of_scales, of_mins;
         /// Numbers of six bits, by block and column.
-        alignas(16) int8_t scales[SUPER_BLOCKS][WIDE_COLUMNS], mins[SUPER_BLOCKS][WIDE_COLUMNS];
-
-#if defined(__AVX512VNNI__)
-
-        static Vec both(const uint16_t * a, const uint16_t * b) {
-            uint16_t all[WIDE_COLUMNS];
-            memcpy(all, a, GROUP * sizeof(*a));
-            memcpy(all + GROUP, b, GROUP * sizeof(*b));
-            return wide_scales_of(all);
-        }
-
-        void unpack_numbers() {
-            store(scales, six_bits(a.packed[0], 0), six_bits(b.packed[0], 0));
-            store(mins, six_bits(a.packed[0], 1), six_bits(b.packed[0], 1));
-        }
+        alignas(16) int8_t scale_numbers[SUPER_BLOCKS][WIDE_COLUMNS], min_numbers[SUPER_BLOCKS][WIDE_COLUMNS];
 
         /// The eight numbers of each block: scales, or with `word` 1 minimums.
         static Integers six_bits(const uint8_t * packed, int word) {
@@ -104,19 +87,54 @@ public:
             return _mm512_mask_blend_epi32(0xAAAA, own & eight_bytes(0x3f3f3f3f3f3f3f3f), four_bits | two_bits);
         }
 
-        /// Brings the numbers of both groups together.
+        /// Brings the numbers of both groups together, two of either in turns.
         static void store(int8_t (&to)[SUPER_BLOCKS][WIDE_COLUMNS], Integers a, Integers b) {
-            const Integers even = _mm512_unpacklo_epi64(a, b), odd = _mm512_unpackhi_epi64(a, b);
-            const Integers low = _mm512_shuffle_i64x2(even, odd, 0x44), high = _mm512_shuffle_i64x2(even, odd, 0xEE);
-            // Blocks 0, 2, 1 and 3, and those four later.
-            const Integers order = _mm512_setr_epi64(0, 1, 4, 5, 2, 3, 6, 7);
-            _mm512_storeu_si512(to[0], _mm512_permutexvar_epi64(order, low));
-            _mm512_storeu_si512(to[4], _mm512_permutexvar_epi64(order, high));
+            const Integers even = _mm512_unpacklo_epi16(a, b), odd = _mm512_unpackhi_epi16(a, b);
+            // Blocks 0, 2, 4 and 6, and those between them.
+            for (int i = 0; i < 4; i++) {
+                memcpy(to[2 * i], (const char *) &even + i * WIDE_COLUMNS, WIDE_COLUMNS);
+                memcpy(to[2 * i + 1], (const char *) &odd + i * WIDE_COLUMNS, WIDE_COLUMNS);
+            }
         }
+    };
 
 #else
 
-        Vec both(const uint16_t * a, const uint16_t *) const { return wide_scales_of(a + at); }
+    typedef WideSum<15> Sums;
+
+    /// Eight blocks of the columns of a group; on ARM, of half of one.
+    class Super {
+    public:
+        Super(const WeightsQ4K & weights, int column, int, int super)
+            : a(weights.group(column)[super]), at(place_in_group(column)), of_scales(wide_scales_of(a.scales + at)),
+              of_mins(wide_scales_of(a.mins + at)) {
+            unpack_numbers();
+        }
+
+        /// Unpacks two of them: those from `part` on.
+        void unpack(int part, WideBlock (&blocks)[CHUNK]) const {
+            for (int q = 0; q < QUARTERS; q++) {
+                const uint8_t * first = a.weights[part / 2][q] + 8 * at;
+                const Integers low = load_integers(first), high = load_integers(first + sizeof(Integers));
+                for (int lane = 0; lane < 2; lane++) {
+                    const Integers both = lanes_of(low, high, lane);
+                    blocks[0].parts[2 * q + lane] = low_bits(both);
+                    blocks[1].parts[2 * q + lane] = high_bits(both);
+                }
+            }
+            for (int i = 0; i < CHUNK; i++) {
+                blocks[i].scales = numbers_of(scale_numbers[part + i]) * of_scales;
+                blocks[i].mins = numbers_of(min_numbers[part + i]) * of_mins;
+            }
+        }
+
+    private:
+        const InterleavedQ4K & a;
+        /// The place of the first column in its group.
+        const int at;
+        const Vec of_scales, of_mins;
+        /// Numbers of six bits, by block and column.
+        alignas(16) int8_t scale_numbers[SUPER_BLOCKS][WIDE_COLUMNS], min_numbers[SUPER_BLOCKS][WIDE_COLUMNS];
 
 #if defined(__ARM_NEON)
 
@@ -125,8 +143,8 @@ public:
             for (int block = 0; block < SUPER_BLOCKS; block += 4) {
                 const uint32x4x3_t words = vld3q_u32((const uint32_t *) a.packed[block]);
                 const uint8x16_t third = vreinterpretq_u8_u32(words.val[2]);
-                store(scales[block], words.val[0], vandq_u8(third, vdupq_n_u8(0x0f)));
-                store(mins[block], words.val[1], vshrq_n_u8(third, 4));
+                store(scale_numbers[block], words.val[0], vandq_u8(third, vdupq_n_u8(0x0f)));
+                store(min_numbers[block], words.val[1], vshrq_n_u8(third, 4));
             }
         }
 
@@ -148,8 +166,8 @@ public:
                 const __m128i low = _mm_unpacklo_epi32(words[0], words[1]), next = _mm_unpacklo_epi32(words[2], words[3]);
                 const __m128i third = _mm_unpacklo_epi64(_mm_unpackhi_epi32(words[0], words[1]),
                                                          _mm_unpackhi_epi32(words[2], words[3]));
-                store(scales[block], _mm_unpacklo_epi64(low, next), third);
-                store(mins[block], _mm_unpackhi_epi64(low, next), _mm_srli_epi16(third, 4));
+                store(scale_numbers[block], _mm_unpacklo_epi64(low, next), third);
+                store(min_numbers[block], _mm_unpackhi_epi64(low, next), _mm_srli_epi16(third, 4));
             }
         }
 
@@ -162,8 +180,9 @@ public:
         }
 
 #endif
-#endif
     };
+
+#endif
 
 private:
     const InterleavedQ4K * data;

@@ -18,11 +18,32 @@ static_assert(sizeof(BlockQ5) == 22, "the layout is ggml's");
 
 #if defined(__AVX512VNNI__)
 
+/// The fifth bits of two columns.
+inline __mmask64 fifth_bits_of(const uint16_t (&a)[2], const uint16_t (&b)[2]) {
+    uint32_t low, high;
+    memcpy(&low, a, sizeof(low));
+    memcpy(&high, b, sizeof(high));
+    return low | (uint64_t) high << 32;
+}
+
+/// Numbers of five bits of the columns of a group.
+template <class Block>
+inline void unpack_five_bits(const Block * const (&from)[GROUP], Integers (&quarters)[QUARTERS]) {
+    Pairs pairs;
+    for (int i = 0; i < 4; i++) {
+        const Block & a = *from[PAIRED[i][0]], & b = *from[PAIRED[i][1]];
+        const Integers low = pair_of_nibbles(a.low, b.low);
+        pairs.columns[i] = _mm512_mask_add_epi8(low, fifth_bits_of(a.high, b.high), low, _mm512_set1_epi8(16));
+    }
+    pairs.transpose(quarters);
+}
+
 /// A matrix of them.
 class WeightsQ5 {
 public:
-    static constexpr bool IS_WIDE = false;
+    typedef SimpleLanes<WeightsQ5> Lanes;
     static constexpr int OFFSET = 16;
+    static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
 
     WeightsQ5(const void * data, size_t stride) : columns(data, stride) {}
@@ -31,14 +52,8 @@ public:
     Unpacked unpack(int column, int block) const {
         const BlockQ5 * from[GROUP];
         columns.find(column, block, from);
-        Pairs pairs;
-        for (int i = 0; i < 4; i++) {
-            const BlockQ5 & a = *from[PAIRED[i][0]], & b = *from[PAIRED[i][1]];
-            const Integers low = pair_of_nibbles(a.low, b.low);
-            pairs.columns[i] = _mm512_mask_add_epi8(low, high_of(a, b), low, _mm512_set1_epi8(16));
-        }
         Unpacked unpacked;
-        pairs.transpose(unpacked.quarters);
+        unpack_five_bits(from, unpacked.quarters);
         unpacked.scales = scales_of(from, &BlockQ5::scale);
         return unpacked;
     }
@@ -49,13 +64,6 @@ public:
 
 private:
     const Columns<BlockQ5> columns;
-
-    static __mmask64 high_of(const BlockQ5 & a, const BlockQ5 & b) {
-        uint32_t low, high;
-        memcpy(&low, a.high, sizeof(low));
-        memcpy(&high, b.high, sizeof(high));
-        return low | (uint64_t) high << 32;
-    }
 };
 
 #else

@@ -2,7 +2,7 @@
 // Models whose rows are no multiple of 256 have it where others have Q5_K.
 #pragma once
 
-#include "wide_columns.h"
+#include "q5_0.h"
 
 namespace {
 
@@ -15,6 +15,38 @@ struct BlockQ51 {
     uint8_t low[16];
 };
 static_assert(sizeof(BlockQ51) == 24, "the layout is ggml's");
+
+#if defined(__AVX512VNNI__)
+
+/// A matrix of them.
+class WeightsQ51 {
+public:
+    typedef SimpleLanes<WeightsQ51> Lanes;
+    static constexpr int OFFSET = 0;
+    static constexpr bool HAS_HALVES = false, HAS_MINS = true;
+
+    WeightsQ51(const void * data, size_t stride) : columns(data, stride) {}
+
+    /// A group's columns, from `column` on.
+    Unpacked unpack(int column, int block) const {
+        const BlockQ51 * from[GROUP];
+        columns.find(column, block, from);
+        Unpacked unpacked;
+        unpack_five_bits(from, unpacked.quarters);
+        unpacked.scales = scales_of(from, &BlockQ51::scale);
+        unpacked.mins = -scales_of(from, &BlockQ51::least);
+        return unpacked;
+    }
+
+    void prefetch_later(int column, int count, int block) const {
+        columns.prefetch_later(column, count, block, sizeof(BlockQ51));
+    }
+
+private:
+    const Columns<BlockQ51> columns;
+};
+
+#else
 
 /// A matrix of them.
 class WeightsQ51 : public WideWeights<BlockQ51, 1> {
@@ -47,5 +79,7 @@ public:
         const WideColumns<BlockQ51> from;
     };
 };
+
+#endif
 
 } // namespace

@@ -20,25 +20,84 @@ struct SuperBlockQ5 {
 };
 static_assert(sizeof(SuperBlockQ5) == 176, "the layout is ggml's");
 
+/// The scales and minimums of some columns.
+class Q5Numbers {
+public:
+    template <class Columns>
+    explicit Q5Numbers(const Columns & from)
+        : of_scales(from.leading_scales(&SuperBlockQ5::scale)), of_mins(from.leading_scales(&SuperBlockQ5::min)) {
+        for (int i = 0; i < 3; i++) packed[i] = from.words([&](const SuperBlockQ5 & block) { return block.packed[i]; });
+    }
+
+    /// Those of the block b.
+    Vec scale(int b) const { return six_bits(packed[0], packed[2], b) * of_scales; }
+    Vec min(int b) const { return six_bits(packed[1], bits_down(packed[2], 4), b) * of_mins; }
+
+private:
+    const Vec of_scales, of_mins;
+    Integers packed[3];
+
+    /// `first` has those of the first four blocks, and the high bits of the others.
+    static Vec six_bits(Integers first, Integers others, int b) {
+        const int byte = b % 4 * 8;
+        if (b < 4) return numbers_of(bits_at(first, byte, 63));
+        return numbers_of(bits_at(others, byte, 15) | bits_at(first, byte + 2, 0x30));
+    }
+};
+
 /// A matrix of them.
 class WeightsQ5K : public WideWeights<SuperBlockQ5> {
 public:
     using WideWeights::WideWeights;
-    typedef WideSum<31> Sums;
     static constexpr int OFFSET = 0;
     static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = true;
     /// Blocks that share bytes.
     static constexpr int CHUNK = 2;
 
-    /// Eight blocks of sixteen columns.
+#if defined(__AVX512VNNI__)
+
+    /// Eight blocks of two groups.
+    class Lanes : public LaneTraits<WeightsQ5K> {
+    public:
+        Lanes(const WeightsQ5K & weights, int column, int count, int super)
+            : from(weights.at(column, count, super)), numbers(from) {
+            from.transpose(high, [](const SuperBlockQ5 & block) { return block.high; });
+        }
+
+        /// Reads what the two blocks from `part` on share.
+        void load(int part) {
+            from.transpose(low, [&](const SuperBlockQ5 & block) { return block.low[part / CHUNK]; });
+        }
+
+        void unpack(int part, Integers (&to)[2][QUARTERS]) const {
+#pragma GCC unroll 8
+            for (int k = 0; k < 2 * QUARTERS; k++) {
+                const int g = k / QUARTERS, q = k % QUARTERS;
+                const Integers four_bits = part % CHUNK == 0 ? low_bits(low[g][q]) : high_bits(low[g][q]);
+                to[g][q] = four_bits | (bit_moved(high[g][q], part, 4) & eight_bytes(0x1010101010101010));
+            }
+        }
+
+        Vec scales(int part) const { return numbers.scale(part); }
+        Vec mins(int part) const { return numbers.min(part); }
+
+    private:
+        const LaneColumns<SuperBlockQ5> from;
+        const Q5Numbers numbers;
+        Integers low[2][QUARTERS], high[2][QUARTERS];
+    };
+
+#else
+
+    typedef WideSum<31> Sums;
+
+    /// Eight blocks of some columns.
     class Super {
     public:
         Super(const WeightsQ5K & weights, int column, int count, int super)
-            : from(weights.at(column, count, super)), scales(from.scales(&SuperBlockQ5::scale)),
-              mins(from.scales(&SuperBlockQ5::min)) {
+            : from(weights.at(column, count, super)), numbers(from) {
             from.transpose(high, [](const SuperBlockQ5 & block) { return block.high; });
-            for (int i = 0; i < 3; i++) packed[i] = from.words([&](const SuperBlockQ5 & block) { return block.packed[i]; });
         }
 
         /// Unpacks two of them: those from `part` on.
@@ -51,23 +110,18 @@ public:
                     const Integers four_bits = i == 0 ? low_bits(low[p]) : high_bits(low[p]);
                     blocks[i].parts[p] = four_bits | (bit_moved(high[p], b, 4) & eight_bytes(0x1010101010101010));
                 }
-                blocks[i].scales = six_bits(packed[0], packed[2], b) * scales;
-                blocks[i].mins = six_bits(packed[1], bits_down(packed[2], 4), b) * mins;
+                blocks[i].scales = numbers.scale(b);
+                blocks[i].mins = numbers.min(b);
             }
         }
 
     private:
         const WideColumns<SuperBlockQ5> from;
-        const Vec scales, mins;
-        Integers high[2 * QUARTERS], packed[3];
-
-        /// Numbers of the block b: `first` has those of the first four blocks, and the high bits of the others.
-        static Vec six_bits(Integers first, Integers others, int b) {
-            const int byte = b % 4 * 8;
-            if (b < 4) return numbers_of(bits_at(first, byte, 63));
-            return numbers_of(bits_at(others, byte, 15) | bits_at(first, byte + 2, 0x30));
-        }
+        const Q5Numbers numbers;
+        Integers high[2 * QUARTERS];
     };
+
+#endif
 };
 
 } // namespace

@@ -18,25 +18,91 @@ struct SuperBlockQ6 {
 };
 static_assert(sizeof(SuperBlockQ6) == 210, "the layout is ggml's");
 
+/// Makes a matrix of bytes, sixteen of each column, its transpose.
+inline void transpose_bytes(Sixteen (&rows)[WIDE_COLUMNS]) {
+    // As many steps as there are bits in the number of a column.
+    for (int columns = WIDE_COLUMNS; columns > 1; columns /= 2) {
+        Sixteen all[WIDE_COLUMNS];
+        for (int i = 0; i < WIDE_COLUMNS / 2; i++) {
+            all[2 * i] = low_bytes(rows[i], rows[i + WIDE_COLUMNS / 2]);
+            all[2 * i + 1] = high_bytes(rows[i], rows[i + WIDE_COLUMNS / 2]);
+        }
+        memcpy(rows, all, sizeof(all));
+    }
+}
+
 /// A matrix of them.
 class WeightsQ6K : public WideWeights<SuperBlockQ6> {
 public:
     using WideWeights::WideWeights;
-    typedef WideSum<63> Sums;
     static constexpr int OFFSET = 32;
     static constexpr bool HAS_HALVES = true;
     static constexpr bool HAS_MINS = false;
     /// Blocks that share bytes.
     static constexpr int CHUNK = 4;
 
-    /// Eight blocks of sixteen columns.
+#if defined(__AVX512VNNI__)
+
+    /// Eight blocks of two groups.
+    class Lanes : public LaneTraits<WeightsQ6K> {
+    public:
+        Lanes(const WeightsQ6K & weights, int column, int count, int super)
+            : from(weights.at(column, count, super)), of_all(from.scales(&SuperBlockQ6::scale)) {
+            Sixteen rows[WIDE_COLUMNS];
+            for (int i = 0; i < WIDE_COLUMNS; i++) rows[i] = load_sixteen(from[IN_TURNS[i]].scales);
+            transpose_bytes(rows);
+            memcpy(numbers, rows, sizeof(numbers));
+        }
+
+        /// Reads what the four blocks from `part` on share.
+        void load(int part) {
+            const int half = part / CHUNK;
+            for (int i = 0; i < 2; i++) {
+                from.transpose(low[i], [&](const SuperBlockQ6 & block) { return block.low[half][i]; });
+            }
+            from.transpose(high, [&](const SuperBlockQ6 & block) { return block.high[half]; });
+        }
+
+        void unpack(int part, Integers (&to)[2][QUARTERS]) const {
+            const int i = part % CHUNK;
+            if (i == 0) return unpack<0>(to);
+            if (i == 1) return unpack<1>(to);
+            if (i == 2) return unpack<2>(to);
+            unpack<3>(to);
+        }
+
+        Vec scales(int part) const { return numbers_of(numbers[2 * part]) * of_all; }
+        Vec second_scales(int part) const { return numbers_of(numbers[2 * part + 1]) * of_all; }
+
+    private:
+        const LaneColumns<SuperBlockQ6> from;
+        const Vec of_all;
+        Integers low[2][2][QUARTERS], high[2][QUARTERS];
+        alignas(16) int8_t numbers[2 * SUPER_BLOCKS][WIDE_COLUMNS];
+
+        template <int I>
+        ALWAYS_INLINE void unpack(Integers (&to)[2][QUARTERS]) const {
+#pragma GCC unroll 8
+            for (int k = 0; k < 2 * QUARTERS; k++) {
+                const int g = k / QUARTERS, q = k % QUARTERS;
+                const Integers four = low[I % 2][g][q], two = bit_moved(high[g][q], 2 * I, 4);
+                to[g][q] = (I < 2 ? low_bits(four) : high_bits(four)) | (two & eight_bytes(0x3030303030303030));
+            }
+        }
+    };
+
+#else
+
+    typedef WideSum<63> Sums;
+
+    /// Eight blocks of some columns.
     class Super {
     public:
         Super(const WeightsQ6K & weights, int column, int count, int super)
             : from(weights.at(column, count, super)), of_all(from.scales(&SuperBlockQ6::scale)) {
             Sixteen rows[WIDE_COLUMNS];
             for (int c = 0; c < WIDE_COLUMNS; c++) rows[c] = load_sixteen(from[c].scales);
-            for (int columns = WIDE_COLUMNS; columns > 1; columns /= 2) interleave(rows);
+            transpose_bytes(rows);
             memcpy(scales, rows, sizeof(scales));
         }
 
@@ -68,17 +134,9 @@ public:
         alignas(16) int8_t scales[2 * SUPER_BLOCKS][WIDE_COLUMNS];
 
         Vec scale(int i) const { return numbers_of(scales[i]) * of_all; }
-
-        /// As many of these as there are bits in the number of a column make a matrix of bytes its transpose.
-        static void interleave(Sixteen (&rows)[WIDE_COLUMNS]) {
-            Sixteen all[WIDE_COLUMNS];
-            for (int i = 0; i < WIDE_COLUMNS / 2; i++) {
-                all[2 * i] = low_bytes(rows[i], rows[i + WIDE_COLUMNS / 2]);
-                all[2 * i + 1] = high_bytes(rows[i], rows[i + WIDE_COLUMNS / 2]);
-            }
-            memcpy(rows, all, sizeof(all));
-        }
     };
+
+#endif
 };
 
 } // namespace

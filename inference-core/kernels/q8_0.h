@@ -18,8 +18,9 @@ static_assert(sizeof(BlockQ8) == 34, "the layout is ggml's");
 /// A matrix of them.
 class WeightsQ8 {
 public:
-    static constexpr bool IS_WIDE = false;
+    typedef SimpleLanes<WeightsQ8> Lanes;
     static constexpr int OFFSET = 128;
+    static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
 
     WeightsQ8(const void * data, size_t stride) : columns(data, stride) {}

@@ -1,10 +1,12 @@
-// Products of types with blocks of 256 and of those with mins, and without AVX-512 of all types: sixteen columns
-// at a time, eight with AVX2, four on ARM, with one lane for each. What the eight parts of a block share is unpacked once, and four rows
-// advance together, so that their chains of instructions overlap.
+// Products without AVX-512: eight columns at a time with AVX2, four on ARM, with one lane for each. What the eight
+// parts of a block of 256 share is unpacked once, and four rows advance together, so that their chains of instructions
+// overlap.
 #pragma once
 
 #include "dots.h"
 #include "wide_products.h"
+
+#if !defined(__AVX512VNNI__)
 
 namespace {
 
@@ -19,6 +21,7 @@ ALWAYS_INLINE void add_block(Vec (&totals)[ROWS], const WideBlock & block, const
         add_elements<FIRST, COUNT, ARE_BESIDE, Weights>(totals, block, rows, b, 0);
         if constexpr (Weights::HAS_HALVES) add_elements<FIRST, COUNT, ARE_BESIDE, Weights>(totals, block, rows, b, 1);
         if constexpr (Weights::HAS_MINS) {
+#pragma GCC unroll 4
             for (int r = FIRST; r < FIRST + COUNT; r++) totals[r] -= block.mins * rows[r].scaled_sums[b];
         }
         add_block<FIRST + COUNT, ARE_BESIDE, Weights>(totals, block, rows, b);
@@ -31,6 +34,8 @@ void multiply_wide_tile(Kept<Weights> weights, int column, int count, const Acti
                         const TileRows & tile, bool is_first) {
     Vec totals[ROWS];
     WideRow rows[ROWS];
+    // Unrolled: otherwise GCC keeps the totals in memory.
+#pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
         totals[r] = Vec{};
         rows[r] = WideRow(activations, tile.rows[r]);
@@ -48,6 +53,7 @@ void multiply_wide_tile(Kept<Weights> weights, int column, int count, const Acti
             }
         }
     }
+#pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) store_wide(totals[r], tile.out[r] + column, count);
 }
 
@@ -65,3 +71,5 @@ void multiply_wide_columns(const Weights & weights, int first, int end, const Ac
 }
 
 } // namespace
+
+#endif

@@ -90,9 +90,9 @@ inline Integers pair_of_nibbles(const void * low, const void * high) {
 /// The columns of Pairs.
 constexpr int PAIRED[4][2] = {{0, 2}, {1, 3}, {4, 6}, {5, 7}};
 
-/// The same, two lanes each.
+/// The same in single precision.
 template <class Block>
-inline Vec scales_of(const Block * const (&blocks)[GROUP], uint16_t Block::* scale) {
+inline EightNumbers scales_of(const Block * const (&blocks)[GROUP], uint16_t Block::* scale) {
     return scales_of(halves_of(blocks, scale));
 }
 

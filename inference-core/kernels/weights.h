@@ -35,21 +35,30 @@ namespace {
 /// Pieces of columns for each thread, so that none waits long for another.
 constexpr int PIECES = 4;
 
-#if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
-/// Rows from which on tiles are faster than the kernels for few rows.
-constexpr int TILED_ROWS_MIN = 9;
+#if defined(__AVX512VNNI__)
+/// Rows from which on panels are faster than the kernels for few rows.
+constexpr int MANY_ROWS = TILE_ROWS + 1;
 
-/// True if `rows` rows are computed with tiles.
-inline bool is_tiled(int rows) { return rows >= TILED_ROWS_MIN && has_tiles(); }
+/// True if `rows` rows are computed as panels.
+inline bool are_panels(int rows) {
+#if defined(__AMX_INT8__)
+    if (!has_tiles()) return false;
+#endif
+    return rows >= MANY_ROWS;
+}
+
+#else
+inline bool are_panels(int) { return false; }
+#endif
 
 /// How `rows` rows are packed for a matrix.
-inline Packing packing_for(const ggml_tensor * weights, int rows) {
-    if (!is_tiled(rows)) return BY_ROW;
-    return weights->type == GGML_TYPE_Q8_0 && rows <= DIRECT_ROWS_MAX ? Packing::Fours : Packing::Rows;
-}
-#else
-inline Packing packing_for(const ggml_tensor *, int) { return BY_ROW; }
+inline Packing packing_for([[maybe_unused]] const ggml_tensor * weights, int rows) {
+    if (!are_panels(rows)) return BY_ROW;
+#if defined(__AMX_INT8__)
+    if (weights->type == GGML_TYPE_Q8_0 && rows <= DIRECT_ROWS_MAX) return Packing::Fours;
 #endif
+    return Packing::Rows;
+}
 
 /// How the kernels read a type: groups of columns interleaved, or as it is in the file.
 enum class Reads { Nothing, Groups, File };
@@ -93,11 +102,10 @@ inline bool has_rows(const ggml_tensor * input, const ggml_tensor * output) {
 template <int ROWS, class Weights>
 void multiply_some(const Weights & weights, int first, int end, const Activations & activations,
                    const TileRows & tile, bool is_first) {
-    if constexpr (Weights::IS_WIDE) return multiply_wide_columns<ROWS>(weights, first, end, activations, tile, is_first);
-#if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
-    else multiply_joined_columns<ROWS>(weights, first, end, activations, tile, is_first);
-#elif defined(__AVX512VNNI__)
-    else multiply_columns<ROWS>(weights, first, end, activations, tile, is_first);
+#if defined(__AVX512VNNI__)
+    multiply_joined_columns<ROWS>(weights, first, end, activations, tile, is_first);
+#else
+    multiply_wide_columns<ROWS>(weights, first, end, activations, tile, is_first);
 #endif
 }
 
@@ -132,6 +140,16 @@ void with_weights(const ggml_tensor * tensor, const void * data, Use use) {
     }
 }
 
+/// The offset that the kernels give the weights of a tensor.
+inline Offset offset_of(const ggml_tensor * tensor) {
+    Offset offset = {};
+    with_weights(tensor, nullptr, [&](const auto & weights) {
+        typedef std::decay_t<decltype(weights)> Weights;
+        offset = {Weights::OFFSET, Weights::HAS_HALVES};
+    });
+    return offset;
+}
+
 /// Quantizes a thread's share of the rows of `input`, which are numbered across its planes: some blocks of all
 /// rows that are packed together, because their scales lie side by side, and threads that write to one line of a
 /// cache wait for each other.
@@ -157,18 +175,18 @@ inline void quantize_share(const ggml_compute_params * params, const ggml_tensor
     }
 }
 
-#if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__)
 
-/// As multiply_rectangle, with tiles. `scratch` has room for a panel of rows, or is null if `activations`
+/// As multiply_rectangle, in panels. `scratch` has room for a panel of rows, or is null if `activations`
 /// are packed already, in the order of the rows.
 template <class Weights, class RowAt>
-void multiply_tiled(const Weights & weights, const Activations & activations, int rows, int first, int end,
+void multiply_panels(const Weights & weights, const Activations & activations, int rows, int first, int end,
                     RowAt row_at, void * scratch) {
     const int step = panel_rows(activations.depth);
     for (int panel = 0; panel < rows; panel += step) {
         const int count = std::min(step, rows - panel);
         float * out[PANEL_ROWS_MAX];
-        Activations copies(scratch, step, activations.depth, Packing::Rows);
+        Activations copies(scratch, step, activations.depth, activations.offset, Packing::Rows);
         for (int i = 0; i < count; i++) {
             TileRows tile;
             row_at(panel + i, tile, 0);
@@ -182,7 +200,7 @@ void multiply_tiled(const Weights & weights, const Activations & activations, in
 
 /// Bytes of scratch that a thread needs to pack rows.
 inline size_t packing_bytes(int rows, int depth) {
-    return is_tiled(rows) ? Activations::bytes(panel_rows(depth), depth, Packing::Rows) : 0;
+    return are_panels(rows) ? Activations::bytes(panel_rows(depth), depth, Packing::Rows) : 0;
 }
 
 #else
@@ -195,7 +213,7 @@ inline size_t packing_bytes(int, int) { return 0; }
 template <class Weights, class RowAt>
 void multiply_rectangle(const Weights & weights, const Activations & activations, int rows, int first, int end,
                         RowAt row_at, void * scratch) {
-#if defined(__AMX_INT8__) && defined(__AVX512VNNI__)
+#if defined(__AMX_INT8__)
     if constexpr (std::is_same<Weights, WeightsQ8>::value) {
         if (activations.packing == Packing::Fours) {
             float * out[DIRECT_ROWS_MAX];
@@ -207,7 +225,9 @@ void multiply_rectangle(const Weights & weights, const Activations & activations
             return multiply_direct(weights, first, end, activations, rows, out);
         }
     }
-    if (is_tiled(rows)) return multiply_tiled(weights, activations, rows, first, end, row_at, scratch);
+#endif
+#if defined(__AVX512VNNI__)
+    if (are_panels(rows)) return multiply_panels(weights, activations, rows, first, end, row_at, scratch);
 #endif
     for (int panel = 0; panel < rows; panel += PANEL_ROWS) {
         const int panel_end = std::min(rows, panel + PANEL_ROWS);

@@ -22,7 +22,6 @@ struct WideBlock {
 
 /// What types with blocks of 32 have in common if they are computed in this way.
 struct SmallBlocks {
-    static constexpr bool IS_WIDE = true;
     static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
     static constexpr int BLOCKS = 1;
@@ -56,12 +55,12 @@ using Kept = const Weights &;
 struct WideRow {
     const int8_t * bytes;
     const float * scales;
-    const HalfSums * sums;
+    const HalfSums * starts;
     const float * scaled_sums;
 
     WideRow() = default;
     WideRow(const Activations & from, int row)
-        : bytes(from.row(row)), scales(from.row_scales(row)), sums(from.row_sums(row)),
+        : bytes(from.row(row)), scales(from.row_scales(row)), starts(from.row_starts(row)),
           scaled_sums(from.row_scaled_sums(row)) {}
 };
 

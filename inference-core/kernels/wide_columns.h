@@ -1,11 +1,14 @@
-// Sixteen columns that are apart in memory, as they are in a file, brought together in registers. With AVX2, it
-// is eight, on ARM four.
+// Columns that are apart in memory, as they are in a file, brought together in registers: eight with AVX2, four on
+// ARM. With AVX-512, it is two groups of eight: lanes.h.
 #pragma once
 
+#include "lanes.h"
 #include "super_tile.h"
 #include "transposed.h"
 
 namespace {
+
+#if !defined(__AVX512VNNI__)
 
 /// A block of each of the columns. If there are fewer columns, the last one stands for the others.
 template <class Block>
@@ -23,34 +26,10 @@ public:
     /// 32 bytes of each column, four to a lane: `bytes` tells where they are in a block.
     template <class Bytes>
     void transpose(Integers (&parts)[2 * QUARTERS], Bytes bytes) const {
-#if defined(__AVX512VNNI__)
-        Integers pairs[8], twos[8], fours[8];
-        for (int i = 0; i < 8; i++) {
-            const int low = i < 4 ? i : i + 4;
-            const __m256i a = _mm256_loadu_si256((const __m256i *) bytes(*blocks[low]));
-            const __m256i b = _mm256_loadu_si256((const __m256i *) bytes(*blocks[low + 4]));
-            pairs[i] = _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
-        }
-        for (int i = 0; i < 8; i += 2) {
-            twos[i] = _mm512_unpacklo_epi32(pairs[i], pairs[i + 1]);
-            twos[i + 1] = _mm512_unpackhi_epi32(pairs[i], pairs[i + 1]);
-        }
-        for (int i = 0; i < 8; i += 4) {
-            fours[i] = _mm512_unpacklo_epi64(twos[i], twos[i + 2]);
-            fours[i + 1] = _mm512_unpackhi_epi64(twos[i], twos[i + 2]);
-            fours[i + 2] = _mm512_unpacklo_epi64(twos[i + 1], twos[i + 3]);
-            fours[i + 3] = _mm512_unpackhi_epi64(twos[i + 1], twos[i + 3]);
-        }
-        for (int i = 0; i < 4; i++) {
-            parts[i] = _mm512_shuffle_i64x2(fours[i], fours[i + 4], 0x88);
-            parts[i + 4] = _mm512_shuffle_i64x2(fours[i], fours[i + 4], 0xDD);
-        }
-#else
         for (int half = 0; half < 2; half++) {
             const auto at = [&](const Block & block) { return (const char *) bytes(block) + half * 16; };
             transpose_half(parts + half * QUARTERS, at);
         }
-#endif
     }
 
     /// The same with 16 bytes of each.
@@ -132,11 +111,12 @@ private:
     const Block * blocks[WIDE_COLUMNS];
 };
 
+#endif
+
 /// A matrix as it is in the file, of a type with blocks of 256 unless `OF_32` is 1.
 template <class Block, int OF_32 = SUPER_BLOCKS>
 class WideWeights {
 public:
-    static constexpr bool IS_WIDE = true;
     /// Parts of 32 elements of a block.
     static constexpr int BLOCKS = OF_32;
 
@@ -144,7 +124,11 @@ public:
     WideWeights(const void * data, size_t stride) : data((const char *) data), stride(stride), columns(data, stride) {}
 
     /// A block of `count` columns, from `column` on.
+#if defined(__AVX512VNNI__)
+    LaneColumns<Block> at(int column, int count, int block) const { return {data, stride, column, count, block}; }
+#else
     WideColumns<Block> at(int column, int count, int block) const { return {data, stride, column, count, block}; }
+#endif
 
     void prefetch_later(int column, int count, int block) const {
         columns.prefetch_later(column, count, block, sizeof(Block) / BLOCKS);

@@ -4,7 +4,7 @@
 
 #include "wide_block.h"
 
-#if !defined(__ARM_NEON)
+#if !defined(__ARM_NEON) && !defined(__AVX512VNNI__)
 
 namespace {
 
@@ -18,9 +18,8 @@ inline void add_elements(Vec (&totals)[ROWS], const WideBlock & block, const Wid
     // All loops are unrolled: otherwise GCC keeps the sums of some types in memory.
 #pragma GCC unroll 4
     for (int r = 0; r < COUNT; r++) {
-        const HalfSums & of_bytes = rows[FIRST + r].sums[b];
-        const int32_t sum = HALVES == 1 ? of_bytes.both() : half == 0 ? of_bytes.first : of_bytes.second;
-        sums[r] = Sums(Weights::OFFSET == 0 ? 0 : -Weights::OFFSET * sum);
+        const HalfSums & starts = rows[FIRST + r].starts[b];
+        sums[r] = Sums(Weights::OFFSET == 0 ? 0 : half == 0 ? starts.first : starts.second);
     }
 #pragma GCC unroll 8
     for (int p = half * PARTS; p < (half + 1) * PARTS; p += STEP) {

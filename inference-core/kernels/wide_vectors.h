@@ -37,46 +37,7 @@ inline Integers six_bits_less_32(Integers low, Integers high) {
 /// Columns that are computed together.
 constexpr int WIDE_COLUMNS = 16;
 
-/// Sums of products of weights of up to LARGEST.
-template <int LARGEST>
-struct WideSum : Sum {
-    /// Additions from one call of `settle` to the next, at most.
-    static constexpr int STEP = 8;
-
-    using Sum::Sum;
-    void settle() {}
-};
-
-/// For types whose weights have signs where no offset makes them unsigned.
-typedef WideSum<UINT8_MAX> WideSignedSum;
-
-/// Two vectors of columns with two lanes each, as one with one lane each: the lanes `lane` of both.
-inline Integers lanes_of(Integers a, Integers b, int lane) {
-    const Integers even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    return _mm512_permutex2var_epi32(a, _mm512_add_epi32(even, _mm512_set1_epi32(lane)), b);
-}
-
 inline Integers four_bytes(int32_t x) { return _mm512_set1_epi32(x); }
-
-// In each 16 bytes, words or pairs of words of two vectors in turns: those of the low or of the high half.
-inline Integers low_words(Integers a, Integers b) { return _mm512_unpacklo_epi32(a, b); }
-inline Integers high_words(Integers a, Integers b) { return _mm512_unpackhi_epi32(a, b); }
-inline Integers low_pairs(Integers a, Integers b) { return _mm512_unpacklo_epi64(a, b); }
-inline Integers high_pairs(Integers a, Integers b) { return _mm512_unpackhi_epi64(a, b); }
-
-/// 16 bytes each of what `get` returns for 0, 1 and so on.
-template <class Get>
-inline Integers joined(Get get) {
-    Integers x = _mm512_castsi128_si512(get(0));
-    x = _mm512_inserti32x4(x, get(1), 1);
-    x = _mm512_inserti32x4(x, get(2), 2);
-    return _mm512_inserti32x4(x, get(3), 3);
-}
-
-/// 16 in each byte of `x` that has the bit of `bits`.
-inline Integers sixteens(Integers x, Integers bits) {
-    return _mm512_maskz_set1_epi8(_mm512_test_epi8_mask(x, bits), 16);
-}
 
 /// Whole numbers of 32 bits.
 inline Vec numbers_of(Integers x) { return (Vec) _mm512_cvtepi32_ps(x); }
@@ -85,19 +46,6 @@ inline Vec numbers_of(Integers x) { return (Vec) _mm512_cvtepi32_ps(x); }
 inline Vec numbers_of(const int8_t * bytes) {
     return numbers_of(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) bytes)));
 }
-
-/// Numbers in half precision.
-inline Vec wide_scales_of(const uint16_t * halves) {
-    return (Vec) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) halves));
-}
-
-/// The same of two groups.
-inline Vec wide_scales_of(__m128i a, __m128i b) {
-    return (Vec) _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1));
-}
-
-/// In each 16 bytes, those at some places.
-inline Integers moved(Integers x, Sixteen places) { return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(places)); }
 
 /// For each byte, one of sixteen.
 inline Integers chosen(Sixteen from, Integers places) {
@@ -228,6 +176,11 @@ inline int place_in_group(int column) { return WIDE_COLUMNS < GROUP ? column % G
 
 #if !defined(__AVX512VNNI__)
 
+/// 16 for each element of a part whose fifth bit is set: `high` has those of the 32 elements of each column.
+inline Integers fifth_bits(Integers high, int part) {
+    return sixteens(moved(high, places_of_bits(part)), bits_of(part));
+}
+
 /// Two numbers of four bits in each of sixteen bytes of the columns from `column` on, in ggml's interleaved layout.
 template <class Low, class High>
 inline void unpack_interleaved(const uint8_t * weights, int column, Integers (&parts)[2 * QUARTERS], Low low, High high) {
@@ -243,10 +196,5 @@ inline void unpack_interleaved(const uint8_t * weights, int column, Integers (&p
 }
 
 #endif
-
-/// 16 for each element of a part whose fifth bit is set: `high` has those of the 32 elements of each column.
-inline Integers fifth_bits(Integers high, int part) {
-    return sixteens(moved(high, places_of_bits(part)), bits_of(part));
-}
 
 } // namespace

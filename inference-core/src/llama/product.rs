@@ -343,14 +343,26 @@ mod tests {
     /// ggml computes IQ4_NL, MXFP4 and Q4_K where they are not interleaved. Its products of Q4_0,
     /// Q5_0 and Q8_0 on x86-64 are as exact as ours.
     fn is_ours(layout: sys::ggml_backend_buffer_type_t, kind: sys::ggml_type) -> bool {
-        // SAFETY: the layout is valid, and its name is a constant.
-        let name = unsafe { std::ffi::CStr::from_ptr(sys::ggml_backend_buft_name(layout)) };
-        let is_interleaved = name.to_bytes() == b"CPU_REPACK";
         match kind {
-            sys::GGML_TYPE_Q4_0 if cfg!(not(target_arch = "x86_64")) => is_interleaved,
-            sys::GGML_TYPE_IQ4_NL | sys::GGML_TYPE_MXFP4 | sys::GGML_TYPE_Q4_K => is_interleaved,
+            sys::GGML_TYPE_Q4_0 if cfg!(not(target_arch = "x86_64")) => is_interleaved(layout),
+            sys::GGML_TYPE_IQ4_NL | sys::GGML_TYPE_MXFP4 | sys::GGML_TYPE_Q4_K => {
+                is_interleaved(layout)
+            }
             _ => true,
         }
+    }
+
+    /// True for the one layout of a type that our kernels read.
+    fn is_read_by_ours(layout: sys::ggml_backend_buffer_type_t, kind: sys::ggml_type) -> bool {
+        let interleaved =
+            [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_IQ4_NL, sys::GGML_TYPE_MXFP4, sys::GGML_TYPE_Q4_K];
+        is_interleaved(layout) == interleaved.contains(&kind)
+    }
+
+    fn is_interleaved(layout: sys::ggml_backend_buffer_type_t) -> bool {
+        // SAFETY: the layout is valid, and its name is a constant.
+        let name = unsafe { std::ffi::CStr::from_ptr(sys::ggml_backend_buft_name(layout)) };
+        name.to_bytes() == b"CPU_REPACK"
     }
 
     /// Layouts of a device and types whose products are ours.
@@ -385,6 +397,44 @@ mod tests {
             }
             let all = SMALL.len() + LARGE.len() + FLOATS.len();
             assert_eq!(tested.len(), all, "{kernel:?}: {tested:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_does_not_depend_on_how_many_panels_there_are() {
+        for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
+            let device = Device::open(*kernel).unwrap();
+            // Activations of so many rows do not stay in the second cache.
+            let all = product([200, 24, 5120], 5);
+            for (layout, kind) in all_of_ours(&device) {
+                let Some(together) = all.run(&device, layout, kind, 2).unwrap() else { continue };
+                for rows in [1, 97, 130] {
+                    let input = all.input[..rows * all.depth].to_vec();
+                    let weights = all.weights.clone();
+                    let some = Product { rows, input, weights, experts: None, ..all };
+                    let apart = some.run(&device, layout, kind, 2).unwrap().unwrap();
+                    let beside = &together[..rows * all.columns];
+                    assert_eq!(apart, beside, "{kernel:?}, type {kind}: {rows} of 200 rows");
+                }
+            }
+        }
+    }
+
+    /// Sums of a block are whole numbers, and totals are added and rounded in one order.
+    #[test]
+    fn all_sets_of_kernels_compute_the_same_products() {
+        for kind in [&SMALL[..], &LARGE].concat() {
+            let all = product([20, 40, if SMALL.contains(&kind) { 928 } else { 1280 }], 5);
+            let mut first = None;
+            for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
+                let device = Device::open(*kernel).unwrap();
+                for layout in device.layouts().into_iter().filter(|l| is_read_by_ours(*l, kind)) {
+                    let Some(got) = all.run(&device, layout, kind, 2).unwrap() else { continue };
+                    let expected = first.get_or_insert_with(|| got.clone());
+                    assert_eq!(&got, expected, "{kernel:?}, type {kind}");
+                }
+            }
+            assert!(first.is_some(), "type {kind}");
         }
     }
 
