@@ -33,6 +33,8 @@ pub trait StepEngine {
     fn submit(&mut self, job: Self::Job, emit: Emit<'_>);
     /// True if there is nothing to do.
     fn is_idle(&self) -> bool;
+    /// Gives slots to requests that wait for one, as a step does first.
+    fn admit(&mut self, _clock: &dyn Fn() -> Duration, _emit: Emit<'_>) {}
     /// Runs one step. The engine reads `clock` before and after computing to learn the model's
     /// speed.
     fn step(&mut self, clock: &dyn Fn() -> Duration, emit: Emit<'_>);
@@ -161,29 +163,57 @@ fn run<E: StepEngine>(
 ) {
     let epoch = Instant::now();
     let clock = || epoch.elapsed();
-    let mut reported = EngineStats::default();
-    let mut reported_at = Instant::now();
-    let mut events = Vec::new();
-    let mut stopwatch = Stopwatch::default();
+    let mut report = Report::default();
     loop {
         if !take_messages(&mut engine, inbox, &clock, &mut listener) {
             return;
         }
-        engine.step(&clock, &mut |id, mut event| {
-            stopwatch.record(clock(), id, &mut event);
-            events.push((id, event));
-        });
-        let stats = engine.stats();
+        engine.admit(&clock, &mut |id, event| report.record(clock(), id, event));
+        // Before a step, which takes as long as the prompt of what has started.
+        if !report.events.is_empty() {
+            report.publish(engine.stats(), &mut listener);
+        }
+        engine.step(&clock, &mut |id, event| report.record(clock(), id, event));
+        report.publish(engine.stats(), &mut listener);
+    }
+}
+
+/// Events and statistics on their way to a listener.
+struct Report {
+    events: Vec<(RequestId, Event)>,
+    stopwatch: Stopwatch,
+    published: EngineStats,
+    published_at: Instant,
+}
+
+impl Default for Report {
+    fn default() -> Report {
+        Report {
+            events: Vec::new(),
+            stopwatch: Stopwatch::default(),
+            published: EngineStats::default(),
+            published_at: Instant::now(),
+        }
+    }
+}
+
+impl Report {
+    fn record(&mut self, now: Duration, id: RequestId, mut event: Event) {
+        self.stopwatch.record(now, id, &mut event);
+        self.events.push((id, event));
+    }
+
+    fn publish(&mut self, stats: EngineStats, listener: &mut impl Listener) {
         // A response may begin and end in one step, which leaves the load as it was.
         let load_changed = (stats.slots_busy, stats.queued)
-            != (reported.slots_busy, reported.queued)
-            || events.iter().any(|(_, event)| event.is_last());
-        if load_changed || reported_at.elapsed() >= STATS_INTERVAL {
+            != (self.published.slots_busy, self.published.queued)
+            || self.events.iter().any(|(_, event)| event.is_last());
+        if load_changed || self.published_at.elapsed() >= STATS_INTERVAL {
             listener.stats(stats);
-            (reported, reported_at) = (stats, Instant::now());
+            (self.published, self.published_at) = (stats, Instant::now());
         }
         // Events go out after the statistics, so whoever has a response finds it counted.
-        events.drain(..).for_each(|(id, event)| listener.event(id, event));
+        self.events.drain(..).for_each(|(id, event)| listener.event(id, event));
     }
 }
 
@@ -313,26 +343,64 @@ mod tests {
         assert_eq!(record(110, 3, Event::Cancelled).0, 0, "nothing is remembered");
     }
 
+    fn job(id: RequestId) -> Job {
+        Job {
+            id,
+            tenant: Tenant(0),
+            tokens: FakeTokenizer.tokenize("hello\0", false).unwrap(),
+            resumed_len: 0,
+            options: Options::GREEDY,
+            visible: Vec::new(),
+            grammar: None,
+            in_reasoning: false,
+            resolved: Default::default(),
+            cancel: CancelFlag::default(),
+        }
+    }
+
+    /// An engine whose steps each wait until the test allows them.
+    struct Held(Engine<FakeModel>, Receiver<()>);
+
+    impl StepEngine for Held {
+        type Job = Job;
+        fn submit(&mut self, job: Job, emit: Emit<'_>) {
+            self.0.submit(job, emit);
+        }
+        fn is_idle(&self) -> bool {
+            self.0.is_idle()
+        }
+        fn admit(&mut self, clock: &dyn Fn() -> Duration, emit: Emit<'_>) {
+            self.0.admit(clock, emit);
+        }
+        fn step(&mut self, clock: &dyn Fn() -> Duration, emit: Emit<'_>) {
+            self.1.recv().unwrap();
+            self.0.step(clock, emit);
+        }
+        fn stats(&self) -> EngineStats {
+            self.0.stats()
+        }
+    }
+
+    #[test]
+    fn a_response_has_started_before_the_first_step_of_its_prompt_ends() {
+        let (sender, events) = std::sync::mpsc::sync_channel(1024);
+        let (allow, allowed) = std::sync::mpsc::sync_channel(64);
+        let engine = Held(Engine::new(FakeModel::new(2, 64, 16), 8), allowed);
+        let handle = start(engine, ToChannel(sender)).unwrap();
+        handle.submit(job(7)).unwrap();
+        let (id, event) = events.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert!(id == 7 && matches!(event, Event::Started { .. }), "{event:?}");
+        (0..64).for_each(|_| allow.send(()).unwrap());
+        handle.close();
+        assert!(events.iter().any(|(_, event)| matches!(event, Event::Finished { .. })));
+    }
+
     #[test]
     fn the_thread_answers_and_ends_with_its_handle() {
         let (sender, events) = std::sync::mpsc::sync_channel(1024);
         let engine = Engine::new(FakeModel::new(2, 64, 16), 8);
         let handle = start(engine, ToChannel(sender)).unwrap();
-        for id in 0..4 {
-            let job = Job {
-                id,
-                tenant: Tenant(0),
-                tokens: FakeTokenizer.tokenize("hello\0", false).unwrap(),
-                resumed_len: 0,
-                options: Options::GREEDY,
-                visible: Vec::new(),
-                grammar: None,
-                in_reasoning: false,
-                resolved: Default::default(),
-                cancel: CancelFlag::default(),
-            };
-            handle.submit(job).unwrap();
-        }
+        (0..4).for_each(|id| handle.submit(job(id)).unwrap());
         handle.close();
         let finished = events.iter().filter(|(_, e)| matches!(e, Event::Finished { .. })).count();
         assert_eq!(finished, 4, "closing lets it finish");

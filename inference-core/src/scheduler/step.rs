@@ -389,10 +389,14 @@ impl<M: Model> StepEngine for Engine<M> {
         self.write_until(clock, until);
     }
 
-    fn step(&mut self, clock: &dyn Fn() -> Duration, emit: Emit<'_>) {
+    fn admit(&mut self, clock: &dyn Fn() -> Duration, emit: Emit<'_>) {
         self.drop_cancelled(emit);
         self.take_files(clock);
         self.fill_slots(clock, emit);
+    }
+
+    fn step(&mut self, clock: &dyn Fn() -> Duration, emit: Emit<'_>) {
+        self.admit(clock, emit);
         self.follow_leaders();
         self.make_room();
         let mut shares = self.plan();
