@@ -12,15 +12,14 @@
 
 namespace {
 
-/// Blocks that are unpacked at a time, which stay in the nearest cache, and bytes of a panel's activations, which stay
-/// in the second one.
+/// Blocks that are unpacked at a time, which stay in the nearest cache together with the totals of the rows of a
+/// panel, at most PANEL_ROWS_MAX; and bytes of a panel's activations, which stay in the second one.
 #if defined(__AMX_INT8__)
-constexpr int PANEL_BLOCKS = 16, PANEL_BYTES = 1 << 20;
+constexpr int PANEL_BLOCKS = 16, PANEL_ROWS_MAX = 512;
 #else
-constexpr int PANEL_BLOCKS = 32, PANEL_BYTES = 1 << 19;
+constexpr int PANEL_BLOCKS = 32, PANEL_ROWS_MAX = 256;
 #endif
-/// Rows of a panel at most.
-constexpr int PANEL_ROWS_MAX = 512;
+constexpr int PANEL_BYTES = 1 << 20;
 
 /// Rows of a panel for a depth: whole packs.
 inline int panel_rows(int depth) {

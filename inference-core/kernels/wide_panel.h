@@ -1,12 +1,13 @@
-// Products of many rows without tiles: weights are unpacked once for all rows of a panel. Worth it on ARM, where
-// unpacking is a fifth of all instructions for eight rows; with AVX2, reading unpacked weights took as long.
+// Products of many rows without AVX-512: weights are unpacked once for all rows of a panel. Worth it on ARM, where
+// unpacking is a fifth of all instructions for eight rows, and with AVX2 for types that take long to unpack. For
+// others, reading unpacked weights takes as long.
 //
 // The numbers and the order of all additions are those of the kernels for few rows.
 #pragma once
 
 #include "super_tile.h"
 
-#if defined(__ARM_NEON)
+#if !defined(__AVX512VNNI__)
 
 namespace {
 
