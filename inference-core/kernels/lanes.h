@@ -9,7 +9,7 @@
 
 namespace {
 
-/// The places of columns in this order, and where each column is in it.
+/// The column at each place of this order.
 constexpr int IN_TURNS[WIDE_COLUMNS] = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
 
 /// One lane of each column of two groups, in this order.
@@ -69,6 +69,37 @@ public:
 
 private:
     const Unpacked groups[2];
+};
+
+/// A matrix as it is in the file, of a type with blocks of 32. `Type::pair_of` returns the unsigned bytes of a block of
+/// two columns.
+template <class Type, class Block>
+class SmallColumns {
+public:
+    static constexpr bool HAS_HALVES = false;
+
+    /// `stride`: bytes from one column to the next.
+    SmallColumns(const void * data, size_t stride) : columns(data, stride) {}
+
+    /// A block of a group's columns, from `column` on.
+    Unpacked unpack(int column, int block) const {
+        const Block * from[GROUP];
+        columns.find(column, block, from);
+        Pairs pairs;
+        for (int i = 0; i < 4; i++) pairs.columns[i] = Type::pair_of(*from[PAIRED[i][0]], *from[PAIRED[i][1]]);
+        Unpacked unpacked;
+        pairs.transpose(unpacked.quarters);
+        unpacked.scales = scales_of(from, &Block::scale);
+        if constexpr (Type::HAS_MINS) unpacked.mins = -scales_of(from, &Block::least);
+        return unpacked;
+    }
+
+    void prefetch_later(int column, int count, int block) const {
+        columns.prefetch_later(column, count, block, sizeof(Block));
+    }
+
+protected:
+    const Columns<Block> columns;
 };
 
 /// A block of each column of two groups that are apart in memory, as they are in a file. If there is only one group, it

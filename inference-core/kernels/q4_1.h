@@ -18,33 +18,14 @@ static_assert(sizeof(BlockQ41) == 20, "the layout is ggml's");
 #if defined(__AVX512VNNI__)
 
 /// A matrix of them.
-class WeightsQ41 {
+class WeightsQ41 : public SmallColumns<WeightsQ41, BlockQ41> {
 public:
+    using SmallColumns::SmallColumns;
     typedef SimpleLanes<WeightsQ41> Lanes;
     static constexpr int OFFSET = 0;
-    static constexpr bool HAS_HALVES = false, HAS_MINS = true;
+    static constexpr bool HAS_MINS = true;
 
-    WeightsQ41(const void * data, size_t stride) : columns(data, stride) {}
-
-    /// A group's columns, from `column` on.
-    Unpacked unpack(int column, int block) const {
-        const BlockQ41 * from[GROUP];
-        columns.find(column, block, from);
-        Pairs pairs;
-        for (int i = 0; i < 4; i++) pairs.columns[i] = pair_of_nibbles(from[PAIRED[i][0]]->low, from[PAIRED[i][1]]->low);
-        Unpacked unpacked;
-        pairs.transpose(unpacked.quarters);
-        unpacked.scales = scales_of(from, &BlockQ41::scale);
-        unpacked.mins = -scales_of(from, &BlockQ41::least);
-        return unpacked;
-    }
-
-    void prefetch_later(int column, int count, int block) const {
-        columns.prefetch_later(column, count, block, sizeof(BlockQ41));
-    }
-
-private:
-    const Columns<BlockQ41> columns;
+    static Integers pair_of(const BlockQ41 & a, const BlockQ41 & b) { return pair_of_nibbles(a.low, b.low); }
 };
 
 #else

@@ -18,52 +18,26 @@ static_assert(sizeof(BlockQ5) == 22, "the layout is ggml's");
 
 #if defined(__AVX512VNNI__)
 
-/// The fifth bits of two columns.
-inline __mmask64 fifth_bits_of(const uint16_t (&a)[2], const uint16_t (&b)[2]) {
-    uint32_t low, high;
-    memcpy(&low, a, sizeof(low));
-    memcpy(&high, b, sizeof(high));
-    return low | (uint64_t) high << 32;
-}
-
-/// Numbers of five bits of the columns of a group.
+/// Numbers of five bits of two columns.
 template <class Block>
-inline void unpack_five_bits(const Block * const (&from)[GROUP], Integers (&quarters)[QUARTERS]) {
-    Pairs pairs;
-    for (int i = 0; i < 4; i++) {
-        const Block & a = *from[PAIRED[i][0]], & b = *from[PAIRED[i][1]];
-        const Integers low = pair_of_nibbles(a.low, b.low);
-        pairs.columns[i] = _mm512_mask_add_epi8(low, fifth_bits_of(a.high, b.high), low, _mm512_set1_epi8(16));
-    }
-    pairs.transpose(quarters);
+inline Integers pair_of_five_bits(const Block & a, const Block & b) {
+    uint32_t first, second;
+    memcpy(&first, a.high, sizeof(first));
+    memcpy(&second, b.high, sizeof(second));
+    const __mmask64 fifth = first | (uint64_t) second << 32;
+    const Integers low = pair_of_nibbles(a.low, b.low);
+    return _mm512_mask_add_epi8(low, fifth, low, _mm512_set1_epi8(16));
 }
 
 /// A matrix of them.
-class WeightsQ5 {
+class WeightsQ5 : public SmallColumns<WeightsQ5, BlockQ5> {
 public:
+    using SmallColumns::SmallColumns;
     typedef SimpleLanes<WeightsQ5> Lanes;
     static constexpr int OFFSET = 16;
-    static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
 
-    WeightsQ5(const void * data, size_t stride) : columns(data, stride) {}
-
-    /// A vector's columns, from `column` on.
-    Unpacked unpack(int column, int block) const {
-        const BlockQ5 * from[GROUP];
-        columns.find(column, block, from);
-        Unpacked unpacked;
-        unpack_five_bits(from, unpacked.quarters);
-        unpacked.scales = scales_of(from, &BlockQ5::scale);
-        return unpacked;
-    }
-
-    void prefetch_later(int column, int count, int block) const {
-        columns.prefetch_later(column, count, block, sizeof(BlockQ5));
-    }
-
-private:
-    const Columns<BlockQ5> columns;
+    static Integers pair_of(const BlockQ5 & a, const BlockQ5 & b) { return pair_of_five_bits(a, b); }
 };
 
 #else

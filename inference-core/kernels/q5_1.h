@@ -19,31 +19,14 @@ static_assert(sizeof(BlockQ51) == 24, "the layout is ggml's");
 #if defined(__AVX512VNNI__)
 
 /// A matrix of them.
-class WeightsQ51 {
+class WeightsQ51 : public SmallColumns<WeightsQ51, BlockQ51> {
 public:
+    using SmallColumns::SmallColumns;
     typedef SimpleLanes<WeightsQ51> Lanes;
     static constexpr int OFFSET = 0;
-    static constexpr bool HAS_HALVES = false, HAS_MINS = true;
+    static constexpr bool HAS_MINS = true;
 
-    WeightsQ51(const void * data, size_t stride) : columns(data, stride) {}
-
-    /// A group's columns, from `column` on.
-    Unpacked unpack(int column, int block) const {
-        const BlockQ51 * from[GROUP];
-        columns.find(column, block, from);
-        Unpacked unpacked;
-        unpack_five_bits(from, unpacked.quarters);
-        unpacked.scales = scales_of(from, &BlockQ51::scale);
-        unpacked.mins = -scales_of(from, &BlockQ51::least);
-        return unpacked;
-    }
-
-    void prefetch_later(int column, int count, int block) const {
-        columns.prefetch_later(column, count, block, sizeof(BlockQ51));
-    }
-
-private:
-    const Columns<BlockQ51> columns;
+    static Integers pair_of(const BlockQ51 & a, const BlockQ51 & b) { return pair_of_five_bits(a, b); }
 };
 
 #else

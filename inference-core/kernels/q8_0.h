@@ -16,28 +16,15 @@ static_assert(sizeof(BlockQ8) == 34, "the layout is ggml's");
 #if defined(__AVX512VNNI__)
 
 /// A matrix of them.
-class WeightsQ8 {
+class WeightsQ8 : public SmallColumns<WeightsQ8, BlockQ8> {
 public:
+    using SmallColumns::SmallColumns;
     typedef SimpleLanes<WeightsQ8> Lanes;
     static constexpr int OFFSET = 128;
-    static constexpr bool HAS_HALVES = false;
     static constexpr bool HAS_MINS = false;
 
-    WeightsQ8(const void * data, size_t stride) : columns(data, stride) {}
-
-    /// A vector's columns, from `column` on.
-    Unpacked unpack(int column, int block) const {
-        const BlockQ8 * from[GROUP];
-        columns.find(column, block, from);
-        Pairs pairs;
-        for (int i = 0; i < 4; i++) {
-            const Integers both = pair(from[PAIRED[i][0]]->weights, from[PAIRED[i][1]]->weights);
-            pairs.columns[i] = both ^ eight_bytes((int64_t) 0x8080808080808080);
-        }
-        Unpacked unpacked;
-        pairs.transpose(unpacked.quarters);
-        unpacked.scales = scales_of(from, &BlockQ8::scale);
-        return unpacked;
+    static Integers pair_of(const BlockQ8 & a, const BlockQ8 & b) {
+        return pair(a.weights, b.weights) ^ eight_bytes((int64_t) 0x8080808080808080);
     }
 
     // For tiles, which read bytes as they are.
@@ -54,13 +41,6 @@ public:
         const __m512i found = _mm512_i32gather_epi32(offsets, &columns.find(column, block)->scale, 1);
         return (Vec) _mm512_cvtph_ps(_mm512_cvtepi32_epi16(found));
     }
-
-    void prefetch_later(int column, int count, int block) const {
-        columns.prefetch_later(column, count, block, sizeof(BlockQ8));
-    }
-
-private:
-    const Columns<BlockQ8> columns;
 };
 
 #else
