@@ -236,12 +236,16 @@ impl Server {
         let child = &mut self.child;
         eventually("a process to end", async || child.try_wait().unwrap()).await.code()
     }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         if std::thread::panicking() {
             let log = self.log();
             let tail = log.lines().rev().take(15).collect::<Vec<_>>();
@@ -426,8 +430,9 @@ impl Fleet {
         .await;
     }
 
-    /// Starts the gateway again, on the address that it had.
+    /// Starts the gateway again, on the address that it had, where it no longer listens.
     pub fn restart(&mut self) {
+        self.server.kill();
         let address = self.url.trim_start_matches("http://");
         let path = self.folder.path().join("gateway.yaml");
         let text = std::fs::read_to_string(&path).unwrap();
