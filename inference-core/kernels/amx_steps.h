@@ -1,7 +1,7 @@
 // Products with AMX, one after the other, whose results are added to totals.
 //
 // Each block has scales of its own, so a tile of results is converted and added to totals block by block.
-// That takes as long as the multiplication, so both overlap: results are stored three steps after they were
+// That takes longer than the multiplication, so both overlap: results are stored three steps after they were
 // begun, and added some steps later.
 #pragma once
 
@@ -19,63 +19,43 @@ struct alignas(64) Spill {
     Place results[PLACES];
 };
 
-/// `Work` has two functions: `load<A, B>(i)` loads what step i multiplies, and `add_results(i, results)` adds
-/// the results to the totals.
-template <class Work>
-class AmxSteps {
-public:
-    AmxSteps(Work & work, Spill & spill) : work(work), spill(spill) {}
+/// A whole number below 2^22 in size, exactly. The instruction that converts runs on the units that multiply, and
+/// while a CPU uses tiles only one of these two runs; additions have both.
+inline __m512 small_number(const int32_t (&from)[AMX_BYTES / 4]) {
+    const __m512 round = _mm512_set1_ps(ROUND);
+    const __m512i low_bits = _mm512_add_epi32(_mm512_load_si512(from), _mm512_castps_si512(round));
+    return _mm512_sub_ps(_mm512_castsi512_ps(low_bits), round);
+}
 
-    ALWAYS_INLINE void run(int steps) {
-        const int whole = steps / RESULT_TILES * RESULT_TILES;
-        for (int i = 0; i < whole; i += RESULT_TILES) {
-            step<0>(i);
-            step<1>(i + 1);
-            step<2>(i + 2);
-            step<3>(i + 3);
-        }
-        if (whole < steps) step<0>(whole);
-        if (whole + 1 < steps) step<1>(whole + 1);
-        if (whole + 2 < steps) step<2>(whole + 2);
-        // What is stored is added before its place is needed again.
-        const int stored = steps < STORED ? 0 : steps - STORED, added = steps < ADDED ? 0 : steps - ADDED;
-        for (int i = added; i < stored; i++) add(i);
-        for (int i = stored; i < steps; i++) store(i);
-        for (int i = stored; i < steps; i++) add(i);
-    }
+/// Steps after which results are stored, and added. A place is free again when it is needed.
+constexpr unsigned STORED_AFTER = RESULT_TILES - 1, ADDED_AFTER = 5;
+static_assert(ADDED_AFTER - STORED_AFTER < Spill::PLACES && Spill::PLACES == RESULT_TILES, "no result is overwritten");
 
-private:
-    /// Steps after which results are stored, and added. A place is free again when it is needed.
-    static constexpr int STORED = RESULT_TILES - 1, ADDED = 5;
-    static_assert(ADDED - STORED < Spill::PLACES && STORED < Spill::PLACES, "no result is overwritten");
-
-    Work & work;
-    Spill & spill;
-
-    Spill::Place & place(int i) const { return spill.results[i % Spill::PLACES]; }
-
-    ALWAYS_INLINE void add(int i) { work.add_results(i, place(i)); }
-
-    /// Begins step i, whose result is in tile TILE, and advances the steps before it.
-    template <int TILE>
-    ALWAYS_INLINE void step(int i) {
-        constexpr int A = LEFT_TILE + TILE % 2, B = RIGHT_TILE + TILE % 2;
+/// Begins step i, whose result is in tile TILE, and advances the steps before it.
+template <unsigned TILE, class Work, int LANES>
+ALWAYS_INLINE void run_step(const Work & work, __m512 (&totals)[LANES], unsigned steps, Spill & spill, unsigned i) {
+    constexpr int A = LEFT_TILE + TILE % 2, B = RIGHT_TILE + TILE % 2;
+    constexpr unsigned STORED = (TILE - STORED_AFTER) % RESULT_TILES, ADDED = (TILE - ADDED_AFTER) % RESULT_TILES;
+    if (__builtin_expect(i < steps, true)) {
         work.template load<A, B>(i);
         multiply_bytes<TILE, A, B>();
-        if (i >= STORED) store_tile<(TILE + 1) % RESULT_TILES>(place(i - STORED));
-        if (i >= ADDED) add(i - ADDED);
     }
+    // Below 0, numbers are larger than all steps.
+    if (__builtin_expect(i - STORED_AFTER < steps, true)) store_tile<STORED>(spill.results[STORED]);
+    if (__builtin_expect(i - ADDED_AFTER < steps, true)) work.add(totals, i - ADDED_AFTER, spill.results[ADDED]);
+}
 
-    /// Stores the result of step i.
-    void store(int i) const {
-        switch (i % RESULT_TILES) {
-            case 0: return store_tile<0>(place(i));
-            case 1: return store_tile<1>(place(i));
-            case 2: return store_tile<2>(place(i));
-            default: return store_tile<3>(place(i));
-        }
+/// Runs steps. `Work` has two functions: `load<A, B>(i)` loads what step i multiplies, and `add(totals, i, results)`
+/// adds the results to the totals, which stay in registers if all of it is inlined.
+template <class Work, int LANES>
+ALWAYS_INLINE void run_steps(const Work & work, __m512 (&totals)[LANES], unsigned steps, Spill & spill) {
+    for (unsigned i = 0; i < steps + ADDED_AFTER; i += RESULT_TILES) {
+        run_step<0>(work, totals, steps, spill, i);
+        run_step<1>(work, totals, steps, spill, i + 1);
+        run_step<2>(work, totals, steps, spill, i + 2);
+        run_step<3>(work, totals, steps, spill, i + 3);
     }
-};
+}
 
 } // namespace
 

@@ -15,45 +15,43 @@ namespace {
 /// Blocks whose scales are converted at a time.
 constexpr int DIRECT_BLOCKS = 32;
 
-/// Adds the products of sixteen rows and some blocks of sixteen columns to their totals, `[column][row]`.
+/// Some blocks of sixteen columns, and sixteen rows.
 template <class Weights, class Fetch>
-class DirectTile {
-public:
-    /// `scales`: of the columns, for each block from `first` on.
-    DirectTile(const Weights & weights, int column, int first, const float (*scales)[WIDE_COLUMNS],
-               const PackedRows & rows, const Fetch & fetch)
-        : bytes(weights.bytes_of(column, first)), stride(weights.stride()), scales(scales), rows(rows), fetch(fetch) {}
-
-    void add(int count, Spill & spill, float (*out)[PACKED]) {
-        for (int c = 0; c < WIDE_COLUMNS; c++) totals[c] = _mm512_load_ps(out[c]);
-        AmxSteps<DirectTile>(*this, spill).run(count);
-        for (int c = 0; c < WIDE_COLUMNS; c++) _mm512_store_ps(out[c], totals[c]);
-    }
-
-    template <int A, int B>
-    ALWAYS_INLINE void load(int i) const {
-        load_tile<A>(bytes + (ptrdiff_t) i * Weights::BLOCK_BYTES, stride);
-        load_tile<B>(rows.bytes + (ptrdiff_t) i * PACKED * BLOCK, AMX_BYTES);
-        fetch(i);
-    }
-
-    ALWAYS_INLINE void add_results(int i, const Spill::Place & results) {
-        const __m512 of_rows = _mm512_loadu_ps(rows.scales + (ptrdiff_t) i * PACKED);
-#pragma GCC unroll 16
-        for (int c = 0; c < WIDE_COLUMNS; c++) {
-            const __m512 result = _mm512_cvtepi32_ps(_mm512_load_si512(results[c]));
-            totals[c] = _mm512_fmadd_ps(result, _mm512_mul_ps(of_rows, _mm512_set1_ps(scales[i][c])), totals[c]);
-        }
-    }
-
-private:
+struct DirectSteps {
     const int8_t * const bytes;
     const ptrdiff_t stride;
+    /// Of the columns.
     const float (* const scales)[WIDE_COLUMNS];
-    const PackedRows & rows;
+    const PackedRows rows;
     const Fetch & fetch;
-    __m512 totals[WIDE_COLUMNS];
+
+    template <int A, int B>
+    ALWAYS_INLINE void load(unsigned i) const {
+        load_tile<A>(bytes + (size_t) i * Weights::BLOCK_BYTES, stride);
+        load_tile<B>(rows.bytes + (size_t) i * PACKED * BLOCK, AMX_BYTES);
+        fetch((int) i);
+    }
+
+    ALWAYS_INLINE void add(__m512 (&totals)[WIDE_COLUMNS], unsigned i, const Spill::Place & results) const {
+        const __m512 of_rows = _mm512_loadu_ps(rows.scales + (size_t) i * PACKED);
+#pragma GCC unroll 16
+        for (int c = 0; c < WIDE_COLUMNS; c++) {
+            const __m512 of_column = _mm512_mul_ps(of_rows, _mm512_set1_ps(scales[i][c]));
+            totals[c] = _mm512_fmadd_ps(small_number(results[c]), of_column, totals[c]);
+        }
+    }
 };
+
+/// Adds the products of `steps` and `count` blocks to the totals of their columns and rows.
+template <class Steps>
+void add_direct_tile(const Steps & steps, int count, Spill & spill, float (*out)[PACKED]) {
+    __m512 totals[WIDE_COLUMNS];
+#pragma GCC unroll 16
+    for (int c = 0; c < WIDE_COLUMNS; c++) totals[c] = _mm512_load_ps(out[c]);
+    run_steps(steps, totals, count, spill);
+#pragma GCC unroll 16
+    for (int c = 0; c < WIDE_COLUMNS; c++) _mm512_store_ps(out[c], totals[c]);
+}
 
 /// Most rows: of more, it is faster to unpack weights once.
 constexpr int DIRECT_ROWS_MAX = 2 * PACKED;
@@ -68,11 +66,12 @@ void multiply_direct_columns(const Weights & weights, int column, int count, con
         const int blocks = packed.blocks - first < DIRECT_BLOCKS ? packed.blocks - first : DIRECT_BLOCKS;
         for (int b = 0; b < blocks; b++) at(scales[b]) = weights.scales_of_columns(column, count, first + b);
         for (int row = 0; row < rows; row += PACKED) {
-            const PackedRows tile = packed.packed_rows(row, first);
             const auto fetch = [&](int i) {
                 if (row == 0) weights.prefetch_later(column, count, first + i);
             };
-            DirectTile(weights, column, first, scales, tile, fetch).add(blocks, spill, totals[row / PACKED]);
+            const DirectSteps<Weights, decltype(fetch)> steps = {
+                weights.bytes_of(column, first), weights.stride(), scales, packed.packed_rows(row, first), fetch};
+            add_direct_tile(steps, blocks, spill, totals[row / PACKED]);
         }
     }
     const __mmask16 stored = (__mmask16) ((1u << count) - 1);

@@ -12,12 +12,13 @@
 
 namespace {
 
-/// Blocks that are unpacked at a time, which stay in the nearest cache together with the totals of the rows of a
+/// Blocks that are unpacked at a time, which stay in the nearest caches together with the totals of the rows of a
 /// panel, at most PANEL_ROWS_MAX; and bytes of a panel's activations, which stay in the second one.
+constexpr int PANEL_BLOCKS = 32;
 #if defined(__AMX_INT8__)
-constexpr int PANEL_BLOCKS = 16, PANEL_ROWS_MAX = 512;
+constexpr int PANEL_ROWS_MAX = 512;
 #else
-constexpr int PANEL_BLOCKS = 32, PANEL_ROWS_MAX = 256;
+constexpr int PANEL_ROWS_MAX = 256;
 #endif
 constexpr int PANEL_BYTES = 1 << 20;
 
@@ -25,6 +26,18 @@ constexpr int PANEL_BYTES = 1 << 20;
 inline int panel_rows(int depth) {
     const int fit = PANEL_BYTES / depth / PACKED * PACKED;
     return fit < PACKED ? PACKED : fit > PANEL_ROWS_MAX ? PANEL_ROWS_MAX : fit;
+}
+
+/// Fetches the places of some results, each on a page of its own, from memory.
+inline void prefetch_results(float * const * out, int rows, int column) {
+    // GCC has a builtin for it, which fetches for reading unless a flag says that the CPU knows more.
+    for (int r = 0; r < rows; r++) asm volatile("prefetchw (%0)" : : "r"(out[r] + column));
+}
+
+/// Stores the results of some rows and `count` columns.
+inline void store_results(float * const * out, int rows, int column, int count, const float (*totals)[WIDE_COLUMNS]) {
+    const __mmask16 stored = (__mmask16) ((1u << count) - 1);
+    for (int r = 0; r < rows; r++) _mm512_mask_storeu_ps(out[r] + column, stored, in_order(_mm512_load_ps(totals[r])));
 }
 
 /// The rows `start..start + rows` of packed activations, at most PANEL_ROWS_MAX, times the columns
@@ -43,11 +56,13 @@ void multiply_panel(const Weights & weights, int first, int end, const Activatio
             for (int row = 0; row < rows; row += PACKED) {
                 const int some = rows - row < PACKED ? rows - row : PACKED;
                 const PanelFetch<Weights> fetch = {weights, column, count, b, row == 0};
+                const bool ends = last == packed.blocks;
+                if (ends) prefetch_results(out + row, some, column);
                 product.add(packed.packed_rows(start + row, b), some, blocks, last - b, totals + row, b == 0, fetch);
+                // Not all rows at the end of the columns: a CPU has few places for stores on their way.
+                if (ends) store_results(out + row, some, column, count, totals + row);
             }
         }
-        const __mmask16 stored = (__mmask16) ((1u << count) - 1);
-        for (int r = 0; r < rows; r++) _mm512_mask_storeu_ps(out[r] + column, stored, in_order(_mm512_load_ps(totals[r])));
     }
 }
 

@@ -12,9 +12,13 @@
 
 /// Prefill may take this fraction of the decoding time: decoding keeps 1 / (1 + this) of its speed.
 const PREFILL_SHARE: f32 = 1.0;
-/// The same if more prompts wait than sequences decode: as many times as there are more, but not
-/// more than this. Together they decode at less cost than a few do beside slow prefill.
+/// Prefill's share if a prompt waits for each sequence that decodes; more or fewer prompts make it
+/// larger or smaller. Together they decode at less cost than a few do beside slow prefill.
+const PREFILL_SHARE_OF_WAITING: f32 = 2.0;
+/// Prefill's largest share, if there is room for more than that within [`GAP_SECONDS`].
 const PREFILL_SHARE_MAX: f32 = 2.0;
+/// A larger share does not make gaps between tokens longer than this.
+const GAP_SECONDS: f32 = 0.15;
 /// A prefill chunk takes at least this many times as long as a step of decoding alone, if prefill
 /// has no larger share. With that step it is the longest gap between tokens.
 const CHUNK_TIME: f32 = 1.75;
@@ -65,8 +69,10 @@ impl StepPace {
 
     /// Divides time between the sequences that decode and those whose prompts wait.
     pub(crate) fn set_waiting(&mut self, decoding: u32, waiting: u32) {
-        let share = waiting as f32 / decoding.max(1) as f32;
-        self.share = share.clamp(PREFILL_SHARE, PREFILL_SHARE_MAX);
+        let share = PREFILL_SHARE_OF_WAITING * waiting as f32 / decoding.max(1) as f32;
+        let alone = self.decode_seconds(decoding);
+        let room = if alone > 0.0 { GAP_SECONDS / alone - 1.0 } else { 0.0 };
+        self.share = share.clamp(PREFILL_SHARE, PREFILL_SHARE_MAX.max(room));
     }
 
     /// How many times as long as decoding alone a chunk takes.
@@ -209,7 +215,7 @@ mod tests {
 
     #[test]
     fn decoding_keeps_its_share_and_no_gap_is_too_long() {
-        for decoding in [1, 4, 16] {
+        for decoding in [2, 4, 16] {
             let (time, gap) = mixed(decoding, 1);
             let kept = 1.0 / time;
             assert!((0.45..0.6).contains(&kept), "{decoding} sequences keep {kept}");
@@ -219,11 +225,15 @@ mod tests {
 
     #[test]
     fn prompts_that_are_more_than_decode_get_more_of_the_time_and_no_gap_is_much_longer() {
-        for (decoding, waiting, share) in [(1, 7, 2.0), (4, 8, 2.0), (4, 6, 1.5), (16, 1, 1.0)] {
+        // A step of one sequence takes 25 ms, of four 40 ms, of sixteen 100 ms.
+        let shares =
+            [(1, 15, 5.0), (1, 1, 2.0), (4, 8, 2.75), (4, 3, 1.5), (16, 16, 2.0), (16, 1, 1.0)];
+        for (decoding, waiting, share) in shares {
             let (time, gap) = mixed(decoding, waiting);
             let taken = time - 1.0;
             assert!((0.75..1.25).contains(&(taken / share)), "{waiting} prompts took {taken}");
-            assert!(gap <= 3.3, "{decoding} sequences wait {gap} times as long");
+            let longest = f32::max(1.1 * GAP_SECONDS / cost(decoding, 0), 3.3);
+            assert!(gap <= longest, "{decoding} sequences wait {gap} times as long");
         }
     }
 
