@@ -45,16 +45,22 @@ ALWAYS_INLINE void run_step(const Work & work, __m512 (&totals)[LANES], unsigned
     if (__builtin_expect(i - ADDED_AFTER < steps, true)) work.add(totals, i - ADDED_AFTER, spill.results[ADDED]);
 }
 
-/// Runs steps. `Work` has two functions: `load<A, B>(i)` loads what step i multiplies, and `add(totals, i, results)`
-/// adds the results to the totals, which stay in registers if all of it is inlined.
-template <class Work, int LANES>
-ALWAYS_INLINE void run_steps(const Work & work, __m512 (&totals)[LANES], unsigned steps, Spill & spill) {
+/// Runs steps, and adds their results to LANES vectors of totals, or begins these. `Work` has two functions:
+/// `load<A, B>(i)` loads what step i multiplies, and `add(totals, i, results)` adds its results. Both have to be inlined,
+/// so that totals stay in registers.
+template <int LANES, class Work>
+void run_steps(const Work work, unsigned steps, Spill & spill, float (*out)[AMX_BYTES / 4], bool begins) {
+    __m512 totals[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) totals[i] = begins ? _mm512_setzero_ps() : _mm512_load_ps(out[i]);
     for (unsigned i = 0; i < steps + ADDED_AFTER; i += RESULT_TILES) {
         run_step<0>(work, totals, steps, spill, i);
         run_step<1>(work, totals, steps, spill, i + 1);
         run_step<2>(work, totals, steps, spill, i + 2);
         run_step<3>(work, totals, steps, spill, i + 3);
     }
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) _mm512_store_ps(out[i], totals[i]);
 }
 
 } // namespace

@@ -42,17 +42,6 @@ struct DirectSteps {
     }
 };
 
-/// Adds the products of `steps` and `count` blocks to the totals of their columns and rows.
-template <class Steps>
-void add_direct_tile(const Steps & steps, int count, Spill & spill, float (*out)[PACKED]) {
-    __m512 totals[WIDE_COLUMNS];
-#pragma GCC unroll 16
-    for (int c = 0; c < WIDE_COLUMNS; c++) totals[c] = _mm512_load_ps(out[c]);
-    run_steps(steps, totals, count, spill);
-#pragma GCC unroll 16
-    for (int c = 0; c < WIDE_COLUMNS; c++) _mm512_store_ps(out[c], totals[c]);
-}
-
 /// Most rows: of more, it is faster to unpack weights once.
 constexpr int DIRECT_ROWS_MAX = 2 * PACKED;
 
@@ -60,7 +49,7 @@ constexpr int DIRECT_ROWS_MAX = 2 * PACKED;
 template <class Weights>
 void multiply_direct_columns(const Weights & weights, int column, int count, const Activations & packed, int rows,
                              float * const * out, Spill & spill) {
-    alignas(64) float totals[DIRECT_ROWS_MAX / PACKED][WIDE_COLUMNS][PACKED] = {};
+    alignas(64) float totals[DIRECT_ROWS_MAX / PACKED][WIDE_COLUMNS][PACKED];
     alignas(64) float scales[DIRECT_BLOCKS][WIDE_COLUMNS];
     for (int first = 0; first < packed.blocks; first += DIRECT_BLOCKS) {
         const int blocks = packed.blocks - first < DIRECT_BLOCKS ? packed.blocks - first : DIRECT_BLOCKS;
@@ -71,7 +60,7 @@ void multiply_direct_columns(const Weights & weights, int column, int count, con
             };
             const DirectSteps<Weights, decltype(fetch)> steps = {
                 weights.bytes_of(column, first), weights.stride(), scales, packed.packed_rows(row, first), fetch};
-            add_direct_tile(steps, blocks, spill, totals[row / PACKED]);
+            run_steps<WIDE_COLUMNS>(steps, blocks, spill, totals[row / PACKED], first == 0);
         }
     }
     const __mmask16 stored = (__mmask16) ((1u << count) - 1);

@@ -8,7 +8,8 @@
 
 namespace {
 
-/// Some blocks of a panel and sixteen rows.
+/// Some blocks of a panel and sixteen rows. Calls `fetch` with each block, to fetch a part of what comes next: a CPU has
+/// few places for lines on their way, so they do not all fit between two panels.
 template <class Weights>
 struct PanelSteps {
     /// Steps of a block: one for each half that has scales of its own.
@@ -45,21 +46,6 @@ struct PanelSteps {
     }
 };
 
-/// Adds the products of ROWS rows, at most 16, and `count` blocks to their totals, or begins these. Calls `fetch` with
-/// each block, to fetch a part of what comes next: a CPU has few places for lines on their way, so they do not all fit
-/// between two panels.
-template <int ROWS, class Weights>
-void add_panel_tile(const PackedRows & rows, const PanelBlock * blocks, int count, float (*out)[WIDE_COLUMNS],
-                    bool begins, Spill & spill, const PanelFetch<Weights> & fetch) {
-    __m512 totals[ROWS];
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) totals[r] = begins ? _mm512_setzero_ps() : _mm512_load_ps(out[r]);
-    const PanelSteps<Weights> steps = {rows, blocks, fetch};
-    run_steps(steps, totals, count * PanelSteps<Weights>::HALVES, spill);
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) _mm512_store_ps(out[r], totals[r]);
-}
-
 /// Multiplies the rows of a panel, which has `rows`.
 template <class Weights>
 class PanelProduct {
@@ -72,10 +58,12 @@ public:
     void add(const PackedRows & rows, int count, const PanelBlock * from, int blocks, float (*totals)[WIDE_COLUMNS],
              bool begins, const PanelFetch<Weights> & fetch) {
         settle();
-        if (count > 12) return add_panel_tile<16>(rows, from, blocks, totals, begins, spill, fetch);
-        if (count > 8) return add_panel_tile<12>(rows, from, blocks, totals, begins, spill, fetch);
-        if (count > 4) return add_panel_tile<8>(rows, from, blocks, totals, begins, spill, fetch);
-        add_panel_tile<4>(rows, from, blocks, totals, begins, spill, fetch);
+        const PanelSteps<Weights> work = {rows, from, fetch};
+        const unsigned steps = blocks * PanelSteps<Weights>::HALVES;
+        if (count > 12) return run_steps<16>(work, steps, spill, totals, begins);
+        if (count > 8) return run_steps<12>(work, steps, spill, totals, begins);
+        if (count > 4) return run_steps<8>(work, steps, spill, totals, begins);
+        run_steps<4>(work, steps, spill, totals, begins);
     }
 
 private:

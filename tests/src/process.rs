@@ -430,7 +430,7 @@ impl Fleet {
         .await;
     }
 
-    /// Starts the gateway again, on the address that it had, where it no longer listens.
+    /// Kills the gateway, if it still runs, and starts it again on the address that it had.
     pub fn restart(&mut self) {
         self.server.kill();
         let address = self.url.trim_start_matches("http://");

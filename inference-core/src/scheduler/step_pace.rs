@@ -15,9 +15,9 @@ const PREFILL_SHARE: f32 = 1.0;
 /// Prefill's share if a prompt waits for each sequence that decodes; more or fewer prompts make it
 /// larger or smaller. Together they decode at less cost than a few do beside slow prefill.
 const PREFILL_SHARE_OF_WAITING: f32 = 2.0;
-/// Prefill's largest share, if there is room for more than that within [`GAP_SECONDS`].
+/// Prefill's largest share, unless gaps of [`GAP_SECONDS`] have room for more.
 const PREFILL_SHARE_MAX: f32 = 2.0;
-/// A larger share does not make gaps between tokens longer than this.
+/// A share beyond that does not make gaps between tokens longer than this.
 const GAP_SECONDS: f32 = 0.15;
 /// A prefill chunk takes at least this many times as long as a step of decoding alone, if prefill
 /// has no larger share. With that step it is the longest gap between tokens.
