@@ -20,7 +20,7 @@ function(flotilla_add_kernel_variants)
 
     # Attention, recurrent layers and products of quantized weights are ours in every set (inference-core/kernels);
     # ggml's stay for what ours leave.
-    set(ours flash_attn_ext gated_delta_net concat ssm_conv)
+    set(ours flash_attn_ext gated_delta_net concat ssm_conv ssm_scan)
     list(TRANSFORM ours REPLACE "(.+)" "ggml_compute_forward_\\1=flotilla_ggml_\\1")
     set_source_files_properties(ggml-cpu/ops.cpp PROPERTIES COMPILE_DEFINITIONS "${ours}")
     set_source_files_properties(ggml-cpu/traits.cpp PROPERTIES COMPILE_DEFINITIONS
@@ -28,6 +28,12 @@ function(flotilla_add_kernel_variants)
     # Our products with AMX read the layouts that all sets have, so ggml's own for AMX is not offered.
     set_source_files_properties(ggml-cpu/ggml-cpu.cpp PROPERTIES COMPILE_DEFINITIONS
         ggml_backend_amx_buffer_type=flotilla_no_amx_buffer_type)
+    # So that all sets compute the same to the last bit: inference-core/kernels/elements.cpp.
+    set(elements silu swiglu cvar soft_max)
+    list(TRANSFORM elements REPLACE "(.+)" "ggml_vec_\\1_f32=flotilla_ggml_vec_\\1_f32")
+    set_source_files_properties(ggml-cpu/vec.cpp PROPERTIES COMPILE_DEFINITIONS "${elements}")
+    set(folder ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../kernels)
+    set_source_files_properties(${folder}/elements.cpp ${folder}/scan.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
     flotilla_add_our_kernels(ggml-cpu)
 
     if (GGML_SYSTEM_ARCH STREQUAL "x86")
@@ -59,7 +65,8 @@ endfunction()
 function(flotilla_add_our_kernels target)
     set(folder ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../kernels)
     target_sources(${target} PRIVATE 
-        ${folder}/attention.cpp ${folder}/conv.cpp ${folder}/delta.cpp ${folder}/matmul.cpp)
+        ${folder}/attention.cpp ${folder}/conv.cpp ${folder}/delta.cpp ${folder}/elements.cpp ${folder}/matmul.cpp
+        ${folder}/scan.cpp)
 endfunction()
 
 # Leaves `ggml_backend_cpu_<tag>_reg` as the archive's only global symbol.

@@ -53,22 +53,28 @@ inline void take(float * state, const Token & token, int size, float scale) {
     Vec sums[WIDTH];
     for (int row = 0; row < WIDTH; row++) {
         const float * from = state + (ptrdiff_t) row * size;
-        Vec sum = at(from) * at(token.key);
-        for (int i = WIDTH; i < size; i += WIDTH) sum += at(from + i) * at(token.key + i);
-        sums[row] = sum;
+        Vec line[PARTS] = {};
+        for (int i = 0; i < size; i += LINE) {
+            for (int part = 0, at_part = i; part < PARTS; part++, at_part += WIDTH) {
+                line[part] += at(from + at_part) * at(token.key + at_part);
+            }
+        }
+        sums[row] = join(line);
     }
     const Vec held = sum_lanes(sums) * token.decay;
     alignas(64) float changes[WIDTH];
     at(changes) = (at(token.value) - held) * token.beta;
     for (int row = 0; row < WIDTH; row++) {
         float * to = state + (ptrdiff_t) row * size;
-        Vec sum = Vec{};
-        for (int i = 0; i < size; i += WIDTH) {
-            const Vec now = at(to + i) * token.decay + at(token.key + i) * changes[row];
-            at(to + i) = now;
-            sum += now * at(token.query + i);
+        Vec line[PARTS] = {};
+        for (int i = 0; i < size; i += LINE) {
+            for (int part = 0, at_part = i; part < PARTS; part++, at_part += WIDTH) {
+                const Vec now = at(to + at_part) * token.decay + at(token.key + at_part) * changes[row];
+                at(to + at_part) = now;
+                line[part] += now * at(token.query + at_part);
+            }
         }
-        sums[row] = sum;
+        sums[row] = join(line);
     }
     at(token.out) = sum_lanes(sums) * scale;
 }

@@ -34,7 +34,7 @@ struct DeltaNet {
           moved(in_cache ? (int) dst->src[6]->ne[0] : 0), is_arranged(is_cyclic()) {}
 
     /// True if it is ours: one gate for each head, and no snapshots.
-    bool fits() const { return g->ne[0] == 1 && ggml_get_op_params_i32(dst, 0) == 1 && size % WIDTH == 0; }
+    bool fits() const { return g->ne[0] == 1 && ggml_get_op_params_i32(dst, 0) == 1 && size % LINE == 0; }
 
     /// Elements of a state.
     ptrdiff_t state_size() const { return (ptrdiff_t) heads * size * size; }

@@ -1,8 +1,9 @@
 // Products of weights that are floats (F32, F16, BF16) and some rows, which stay as they are: ggml rounds rows
 // to the type of the weights.
 //
-// A vector runs along the depth. A result is the sum of its lanes, in an order that does not depend on the rows
-// and columns beside it, for which ggml has one kernel for a single row and others for more.
+// A line of vectors runs along the depth. A result is the sum of its lanes, in an order that depends neither on the
+// rows and columns beside it, for which ggml has one kernel for a single row and others for more, nor on the width of
+// vectors.
 #pragma once
 
 #include "weights.h"
@@ -10,10 +11,10 @@
 namespace {
 
 /// Rows and columns of a tile: as many sums as the registers hold beside a column's weights.
-#if defined(__AVX512F__) || defined(__ARM_NEON)
+#if defined(__AVX512F__)
 constexpr int FLOAT_ROWS = 6, FLOAT_COLUMNS = 4;
 #else
-constexpr int FLOAT_ROWS = 4, FLOAT_COLUMNS = 3;
+constexpr int FLOAT_ROWS = 2, FLOAT_COLUMNS = 3;
 #endif
 
 /// How WIDTH weights of each type become floats.
@@ -127,34 +128,36 @@ private:
         for (int r = 0; r < COUNT; r++) x[r] = (const float *) row_at(row + r);
         // The last one again for those that are missing, and not stored.
         for (int c = 0; c < FLOAT_COLUMNS; c++) w[c] = (const Element *) weights_of(std::min(column + c, end - 1));
-        Vec sums[COUNT][FLOAT_COLUMNS] = {};
+        Vec sums[COUNT][FLOAT_COLUMNS][PARTS] = {};
         int d = 0;
-        for (; d + WIDTH <= depth; d += WIDTH) add<Type>(sums, x, w, d);
+        for (; d + LINE <= depth; d += LINE) add<Type>(sums, x, w, d);
         if (d < depth) add_tail<Type>(sums, x, w, d);
         for (int r = 0; r < COUNT; r++) {
             float * const out = (float *) ((char *) op->data + (row + r) * op->nb[1]) + column;
-            for (int c = 0; c < FLOAT_COLUMNS && column + c < end; c++) out[c] = sum_of_lanes(sums[r][c]);
+            for (int c = 0; c < FLOAT_COLUMNS && column + c < end; c++) out[c] = sum_of(sums[r][c]);
         }
     }
 
     template <class Type, int COUNT>
-    static void add(Vec (&sums)[COUNT][FLOAT_COLUMNS], const float * const (&x)[COUNT],
+    static void add(Vec (&sums)[COUNT][FLOAT_COLUMNS][PARTS], const float * const (&x)[COUNT],
                     const typename Type::Element * const (&w)[FLOAT_COLUMNS], int d) {
-        Vec of_columns[FLOAT_COLUMNS];
-        for (int c = 0; c < FLOAT_COLUMNS; c++) of_columns[c] = Type::load(w[c] + d);
-        for (int r = 0; r < COUNT; r++) {
-            const Vec of_row = at(x[r] + d);
-            for (int c = 0; c < FLOAT_COLUMNS; c++) sums[r][c] += of_row * of_columns[c];
+        for (int part = 0; part < PARTS; part++, d += WIDTH) {
+            Vec of_columns[FLOAT_COLUMNS];
+            for (int c = 0; c < FLOAT_COLUMNS; c++) of_columns[c] = Type::load(w[c] + d);
+            for (int r = 0; r < COUNT; r++) {
+                const Vec of_row = at(x[r] + d);
+                for (int c = 0; c < FLOAT_COLUMNS; c++) sums[r][c][part] += of_row * of_columns[c];
+            }
         }
     }
 
-    /// What is left of the depth, less than a vector.
+    /// What is left of the depth, less than a line.
     template <class Type, int COUNT>
-    void add_tail(Vec (&sums)[COUNT][FLOAT_COLUMNS], const float * (&x)[COUNT],
+    void add_tail(Vec (&sums)[COUNT][FLOAT_COLUMNS][PARTS], const float * (&x)[COUNT],
                   const typename Type::Element * (&w)[FLOAT_COLUMNS], int d) const {
         typedef typename Type::Element Element;
-        float of_rows[COUNT][WIDTH] = {};
-        Element of_columns[FLOAT_COLUMNS][WIDTH] = {};
+        float of_rows[COUNT][LINE] = {};
+        Element of_columns[FLOAT_COLUMNS][LINE] = {};
         for (int r = 0; r < COUNT; r++) {
             memcpy(of_rows[r], x[r] + d, sizeof(float) * (depth - d));
             x[r] = of_rows[r];
@@ -164,18 +167,6 @@ private:
             w[c] = of_columns[c];
         }
         add<Type>(sums, x, w, 0);
-    }
-
-    static float sum_of_lanes(Vec x) {
-#if defined(__AVX512F__)
-        return _mm512_reduce_add_ps((__m512) x);
-#elif defined(__ARM_NEON)
-        return vaddvq_f32((float32x4_t) x);
-#else
-        const __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256) x), _mm256_extractf128_ps((__m256) x, 1));
-        const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-#endif
     }
 };
 

@@ -6,6 +6,12 @@
 #include <cstdint>
 #include <utility>
 
+#if defined(__ARM_NEON)
+#include <arm_neon.h>
+#else
+#include <immintrin.h>
+#endif
+
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
 namespace {
@@ -58,6 +64,38 @@ inline Vec exp2(Vec x) {
     return shift(exp2_fraction(x - whole), whole);
 }
 
+/// a * b + c, rounded once: also where the compiler may not fuse, or has the choice between two products.
+inline Vec fused(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+    return (Vec) _mm512_fmadd_ps((__m512) a, (__m512) b, (__m512) c);
+#elif defined(__FMA__)
+    return (Vec) _mm256_fmadd_ps((__m256) a, (__m256) b, (__m256) c);
+#elif defined(__ARM_NEON)
+    return (Vec) vfmaq_f32((float32x4_t) c, (float32x4_t) a, (float32x4_t) b);
+#endif
+}
+
+/// Below it, e^x is less than the smallest normal number: 0. Above the other, it is more than the largest.
+constexpr float EXP_MIN = -87.0f, EXP_MAX = 88.0f, EXP_LARGEST = 1.65163625e38f;
+/// log(2) in two parts: products of the first one and a small whole number are exact (Cephes, expf).
+constexpr float LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
+
+/// e^x, with an error of one or two units in the last place; 0 below EXP_MIN, and as at EXP_MAX beyond it.
+/// Polynomial: Cephes, expf.
+inline Vec exp(Vec x) {
+    const Vec shifted = fused(x, all(LOG2_E), all(ROUND)), whole = shifted - ROUND;
+    const Vec r = fused(whole, all(-LN2_LOW), fused(whole, all(-LN2_HIGH), x));
+    Vec p = fused(r, all(1.9875691500e-4f), all(1.3981999507e-3f));
+    p = fused(p, r, all(8.3334519073e-3f));
+    p = fused(p, r, all(4.1665795894e-2f));
+    p = fused(p, r, all(1.6666665459e-1f));
+    p = fused(p, r, all(5.0000001201e-1f));
+    p = fused(p, r * r, r) + 1.0f;
+    // The low bits of `shifted` are the exponent.
+    const Vec power = (Vec) ((Ints) p + ((Ints) shifted << 23));
+    return x < EXP_MIN ? Vec{} : (x > EXP_MAX ? all(EXP_LARGEST) : power);
+}
+
 /// Beyond +-9 it is 1 to the last bit. Polynomial: Cephes, tanhf.
 inline Vec tanh(Vec x) {
     Vec size = x < 0.0f ? -x : x;
@@ -98,6 +136,35 @@ inline void transpose(Vec (&square)[WIDTH]) {
         swap_corners<STEP>(square[i], square[i + STEP], std::make_integer_sequence<int, WIDTH>());
     }
     if constexpr (STEP > 1) transpose<STEP / 2>(square);
+}
+
+/// Lanes of a sum that runs along a row: as many with vectors of any width, so that all sets of kernels add the same
+/// numbers in the same order.
+constexpr int LINE = 16;
+/// Vectors of a line.
+constexpr int PARTS = LINE / WIDTH;
+
+/// Adds to each lane the one whose place differs in the bit STEP, by halves.
+template <int STEP, int... I>
+inline Vec fold(Vec x, std::integer_sequence<int, I...> all) {
+    x += pick<(I ^ STEP)...>(x, x);
+    if constexpr (STEP > 1) return fold<STEP / 2>(x, all);
+    return x;
+}
+
+/// A line as one vector: adds its parts, by halves.
+inline Vec join(const Vec (&line)[PARTS]) {
+    Vec sums[PARTS];
+    for (int i = 0; i < PARTS; i++) sums[i] = line[i];
+    for (int half = PARTS / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) sums[i] += sums[i + half];
+    }
+    return sums[0];
+}
+
+/// The sum of a line's lanes.
+inline float sum_of(const Vec (&line)[PARTS]) {
+    return fold<WIDTH / 2>(join(line), std::make_integer_sequence<int, WIDTH>())[0];
 }
 
 /// A matrix whose element (row, k) stands at row * row_step + k * k_step.

@@ -34,7 +34,11 @@ mod weights;
 mod workers;
 
 #[cfg(test)]
+mod element_tests;
+#[cfg(test)]
 mod recurrent_tests;
+#[cfg(test)]
+mod test_graph;
 #[cfg(test)]
 mod tokenizer_tests;
 

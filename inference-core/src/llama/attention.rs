@@ -346,6 +346,7 @@ pub(super) mod tests {
     fn check(shape: [usize; 5], rows_see: Rows, kind: sys::ggml_type, threads: i32, seed: u64) {
         let attention = attention(shape, rows_see, seed);
         let wanted = expected(&attention);
+        let mut first = None;
         for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
             let device = Device::open(*kernel).unwrap();
             let got = attention.run(&device, kind, threads).unwrap();
@@ -357,6 +358,8 @@ pub(super) mod tests {
             let alone = attention.only(row).run(&device, kind, threads).unwrap();
             let beside = &got[row * alone.len()..][..alone.len()];
             assert_eq!(alone, beside, "{kernel:?}: row {row} depends on others");
+            let in_all = first.get_or_insert_with(|| got.clone());
+            assert!(*in_all == got, "{kernel:?} computes other bits than the first set");
         }
     }
 

@@ -6,55 +6,8 @@ use proptest::prelude::*;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
-use super::attention::tests::runs_here;
-use super::device::{Buffer, Device, Graph, new_graph};
-use crate::hardware::Kernel;
-
-/// A graph whose tensors have memory.
-struct Tensors {
-    graph: Graph,
-    buffer: Option<Buffer>,
-}
-
-type Tensor = *mut sys::ggml_tensor;
-
-impl Tensors {
-    fn new() -> Self {
-        // SAFETY: ggml is linked.
-        Self { graph: unsafe { new_graph() }.unwrap(), buffer: None }
-    }
-
-    fn floats(&self, sizes: [usize; 4]) -> Tensor {
-        let [a, b, c, d] = sizes.map(|n| n as i64);
-        // SAFETY: the context lives as long as self.
-        unsafe { sys::ggml_new_tensor_4d(self.graph.0, sys::GGML_TYPE_F32, a, b, c, d) }
-    }
-
-    fn allocate(&mut self, device: &Device) {
-        // SAFETY: the context and the backend are valid; null is checked.
-        let buffer = unsafe { sys::ggml_backend_alloc_ctx_tensors(self.graph.0, device.backend()) };
-        assert!(!buffer.is_null());
-        self.buffer = Some(Buffer(buffer));
-    }
-
-    fn set<T>(&self, tensor: Tensor, data: &[T]) {
-        // SAFETY: the tensor is allocated; its size is compared.
-        unsafe {
-            assert_eq!(sys::ggml_nbytes(tensor), size_of_val(data));
-            sys::ggml_backend_tensor_set(tensor, data.as_ptr().cast(), 0, size_of_val(data));
-        }
-    }
-
-    fn get(&self, tensor: Tensor) -> Vec<f32> {
-        // SAFETY: the tensor is allocated and holds floats without gaps.
-        unsafe {
-            let mut all = vec![0.0f32; sys::ggml_nbytes(tensor) / 4];
-            let bytes = size_of_val(all.as_slice());
-            sys::ggml_backend_tensor_get(tensor, all.as_mut_ptr().cast(), 0, bytes);
-            all
-        }
-    }
-}
+use super::device::Device;
+use super::test_graph::{Tensors, assert_close, devices, in_every_set};
 
 /// A gated delta net, and where the cache has its states.
 #[derive(Debug, Clone)]
@@ -215,19 +168,6 @@ impl DeltaNet {
     }
 }
 
-fn devices() -> impl Iterator<Item = (Kernel, Device)> {
-    let here = Kernel::ALL.iter().filter(|kernel| runs_here(**kernel));
-    here.map(|kernel| (*kernel, Device::open(*kernel).unwrap()))
-}
-
-fn assert_close(got: &[f32], wanted: &[f64], what: &str) {
-    assert_eq!(got.len(), wanted.len(), "{what}");
-    for (i, (got, wanted)) in got.iter().zip(wanted).enumerate() {
-        let off = (f64::from(*got) - wanted).abs();
-        assert!(off <= 1e-4, "{what}, number {i}: {got}, not {wanted}");
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
@@ -260,6 +200,19 @@ proptest! {
             assert_close(&got_states, &states, &format!("{kernel:?}, states shifted by {shift}"));
             net.rows = (0..seqs).map(|seq| (FIRST_ROW + seq) as i32).collect();
         }
+    }
+
+    #[test]
+    fn a_gated_delta_net_is_the_same_in_every_set_of_kernels(
+        size in prop::sample::select(vec![32usize, 64, 128]),
+        tokens in 1usize..40,
+        seed in any::<u64>(),
+    ) {
+        let net = DeltaNet::new([size, 3, 3, tokens, 2], seed);
+        in_every_set(|device| {
+            let (out, states) = net.run(device, 2, false);
+            [out, states].concat()
+        });
     }
 
     #[test]

@@ -78,6 +78,37 @@ async fn a_response_does_not_depend_on_the_requests_beside_it_whatever_the_model
     }
 }
 
+/// A response that began on a CPU of one kind continues the same on one of another.
+#[tokio::test]
+async fn a_response_is_the_same_with_every_set_of_kernels_whatever_the_model_is_built_of() {
+    let works = |kernel: &&str| run("flotilla-agent", &["kernel-trial", kernel]).code == Some(0);
+    let kernels: Vec<&str> =
+        ["amx", "avx512", "sve", "i8mm", "dotprod", "baseline"].into_iter().filter(works).collect();
+    if kernels.len() < 2 {
+        eprintln!("skipped: this CPU runs only {kernels:?}");
+        return;
+    }
+    let folder = Folder::new();
+    for (shape, quant) in BUILT_OF {
+        let path = folder.path().join("model.gguf");
+        let arguments =
+            ["synth", "--force", "--shape", shape, "--quant", quant, path.to_str().unwrap()];
+        assert_eq!(run("flotilla-agent", &arguments).code, Some(0));
+        let mut first = Vec::new();
+        for kernel in &kernels {
+            let agent =
+                Agent::start_with_model(&path, &[&SIZES[..], &["--kernel", kernel]].concat()).await;
+            let some = (0..3).map(|number| ask(&agent.client, number));
+            let answers = futures_util::future::join_all(some).await;
+            if first.is_empty() {
+                first = answers;
+            } else {
+                assert_eq!(answers, first, "{shape}, {quant}: {kernel} and {}", kernels[0]);
+            }
+        }
+    }
+}
+
 /// A vocabulary that is large enough for threads to sample side by side.
 #[tokio::test]
 async fn responses_that_threads_sample_side_by_side_are_those_that_each_gets_alone() {
