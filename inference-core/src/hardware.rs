@@ -1,7 +1,8 @@
 //! Reads the machine's hardware from the kernel's files, and tests what it can run.
 //!
 //! CPU feature flags are not trusted: the system may not permit what the CPU has, and a compiler
-//! may break what uses it. A set of kernels is used only after it has run in a child process.
+//! may break what uses it. A set of kernels is used only after it has run in a child process, and
+//! only if no other is faster there.
 
 pub mod bandwidth;
 pub mod cgroup;
@@ -41,7 +42,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// All kernels of this architecture, fastest first.
+    /// All kernels of this architecture, fastest first on most machines.
     pub const ALL: &[Self] = &[
         #[cfg(target_arch = "x86_64")]
         Self::Amx,
@@ -84,18 +85,23 @@ impl std::str::FromStr for Kernel {
     }
 }
 
-/// Returns the fastest kernel for which `trial` succeeds; the error lists why each one failed.
-pub fn choose_kernel(
-    mut trial: impl FnMut(Kernel) -> Result<(), String>,
-) -> Result<Kernel, Vec<(Kernel, String)>> {
-    let mut failures = Vec::new();
-    for kernel in Kernel::ALL {
-        match trial(*kernel) {
-            Ok(()) => return Ok(*kernel),
-            Err(why) => failures.push((*kernel, why)),
+/// What a set of kernels did in its trial: its speed, in any unit, or why it cannot be used.
+pub type KernelTrial = (Kernel, Result<f64, String>);
+
+/// A set of kernels gives way to one that is this many times as fast: less may be chance.
+const FASTER: f64 = 1.15;
+
+/// Returns the fastest set of kernels whose trial succeeded: the first one in the order of
+/// [`Kernel::ALL`], unless a later one is clearly faster on this machine.
+pub fn choose_kernel(trials: &[KernelTrial]) -> Option<Kernel> {
+    let mut best: Option<(Kernel, f64)> = None;
+    for (kernel, result) in trials {
+        let Ok(speed) = result else { continue };
+        if best.is_none_or(|(_, fastest)| *speed > fastest * FASTER) {
+            best = Some((*kernel, *speed));
         }
     }
-    Err(failures)
+    best.map(|(kernel, _)| kernel)
 }
 
 /// Number of compute threads: the physical cores in the affinity mask, only the performance cores
@@ -111,14 +117,25 @@ pub fn compute_threads() -> usize {
 mod tests {
     use super::*;
 
+    /// Trials of all sets, in order, with the last speed for those beyond `speeds`.
+    fn trials(speeds: &[Option<f64>]) -> Vec<KernelTrial> {
+        let speed = |i: usize| speeds.get(i).or(speeds.last()).copied().flatten();
+        let result = |i| speed(i).ok_or_else(|| "signal 4".to_string());
+        Kernel::ALL.iter().enumerate().map(|(i, kernel)| (*kernel, result(i))).collect()
+    }
+
     #[test]
-    fn the_first_kernel_that_runs_is_taken() {
-        assert_eq!(choose_kernel(|_| Ok(())), Ok(Kernel::ALL[0]));
-        let only_baseline =
-            |k| if k == Kernel::Baseline { Ok(()) } else { Err("signal 4".to_string()) };
-        assert_eq!(choose_kernel(only_baseline), Ok(Kernel::Baseline));
-        let none = choose_kernel(|_| Err("signal 4".to_string())).unwrap_err();
-        assert_eq!(none.len(), Kernel::ALL.len());
+    fn the_first_set_of_kernels_that_runs_is_taken() {
+        assert_eq!(choose_kernel(&trials(&[Some(1.0)])), Some(Kernel::ALL[0]));
+        assert_eq!(choose_kernel(&trials(&[None, Some(1.0)])), Some(Kernel::ALL[1]));
+        assert_eq!(choose_kernel(&trials(&[None])), None);
+    }
+
+    #[test]
+    fn a_set_of_kernels_that_is_slower_than_a_later_one_is_not_taken() {
+        assert_eq!(choose_kernel(&trials(&[Some(1.0), Some(1.1)])), Some(Kernel::ALL[0]));
+        assert_eq!(choose_kernel(&trials(&[Some(1.0), Some(1.3)])), Some(Kernel::ALL[1]));
+        assert_eq!(choose_kernel(&trials(&[Some(2.0), Some(1.3)])), Some(Kernel::ALL[0]));
     }
 
     #[test]

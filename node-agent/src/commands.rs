@@ -80,14 +80,18 @@ pub fn run() -> ExitCode {
                 .map_err(|e| PrintError(e).into())
         }
         Command::Engine(args) => engine(args),
-        Command::KernelTrial { kernel } => {
-            inference_core::llama::trial(kernel).map_err(Failed::software)
-        }
+        Command::KernelTrial { kernel } => kernel_trial(kernel),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failed) => print_failure(&failed),
     }
+}
+
+/// Runs a set of kernels and prints its speed.
+fn kernel_trial(kernel: Kernel) -> Result<(), Failed> {
+    let speed = inference_core::llama::trial(kernel).map_err(Failed::software)?;
+    writeln!(std::io::stdout(), "{speed:.1}").map_err(|e| PrintError(e).into())
 }
 
 fn print_failure(Failed { code, message }: &Failed) -> ExitCode {
@@ -135,7 +139,7 @@ fn block_on<T>(work: impl Future<Output = Result<T, Failed>>) -> Result<T, Faile
     runtime.map_err(Failed::software)?.block_on(work)
 }
 
-/// Chooses the kernels by testing them in a child process.
+/// Chooses the kernels by testing them in child processes.
 async fn prove(wanted: Option<Kernel>) -> Result<Kernel, Failed> {
     prove_kernel(wanted).await.map_err(|why| Failed::new(EXIT_UNAVAILABLE, why))
 }

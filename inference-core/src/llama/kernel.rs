@@ -7,7 +7,7 @@ use super::device::{Device, registration};
 use super::log;
 #[cfg(target_arch = "x86_64")]
 use super::probe;
-use super::product::{self, Product};
+use super::product::{Product, Stored};
 use super::trial_error::TrialError;
 use crate::hardware::Kernel;
 
@@ -36,13 +36,26 @@ const TRIAL_KINDS: [sys::ggml_type; 7] = [
     sys::GGML_TYPE_Q4_K,
     sys::GGML_TYPE_Q6_K,
 ];
+/// Columns and depth of their weights: whole blocks of every quantization type.
+const TRIAL_SIZES: [usize; 2] = [64, 512];
 /// Rows of the trial's products: for the kernels for few rows, and for those for many.
 const TRIAL_ROWS: [usize; 3] = [1, 8, 40];
 
+/// Types and rows of the products that are timed: what decodes a response, some, and a prompt.
+const TIMED_KINDS: [sys::ggml_type; 4] =
+    [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_Q6_K, sys::GGML_TYPE_Q8_0];
+const TIMED_ROWS: [usize; 3] = [1, 8, 64];
+/// Columns and depth of their weights, which stay in the second cache.
+const TIMED_SIZES: [usize; 2] = [256, 1024];
+/// How often each is timed; the fastest counts, as all else is chance.
+const PASSES: usize = 6;
+
 /// Runs `kernel` on small matrices of the common types, with few rows and many, in every layout
-/// that it offers, and on small attention operations, and checks the sums. The process dies of
-/// SIGILL if the machine lacks the kernel's instructions, so run this in a child process.
-pub fn trial(kernel: Kernel) -> Result<(), TrialError> {
+/// that it offers, and on small attention operations, and checks the sums. Returns how fast
+/// it is on one thread: millions of products of a weight and a number per second, the geometric
+/// mean of some types and numbers of rows. The process dies of SIGILL if the machine lacks the
+/// kernel's instructions, so run this in a child process.
+pub fn trial(kernel: Kernel) -> Result<f64, TrialError> {
     #[cfg(target_arch = "x86_64")]
     if kernel == Kernel::Amx {
         try_tiles()?;
@@ -50,7 +63,8 @@ pub fn trial(kernel: Kernel) -> Result<(), TrialError> {
     register(kernel);
     let device = Device::open(kernel)?;
     try_products(&device)?;
-    try_attention(&device)
+    try_attention(&device)?;
+    time_products(&device)
 }
 
 /// Checks that this process may use AMX tiles, and that they survive switches of threads.
@@ -73,14 +87,46 @@ fn try_products(device: &Device) -> Result<(), TrialError> {
     let some = TRIAL_KINDS.iter().flat_map(|kind| TRIAL_ROWS.map(|rows| (*kind, rows)));
     for layout in device.layouts() {
         for (kind, rows) in some.clone() {
-            let result = Product::ones(rows).run(device, layout, kind, TRIAL_THREADS)?;
-            let expected = product::DEPTH as f32;
+            let [columns, depth] = TRIAL_SIZES;
+            let product = Product::of_ones(rows, columns, depth);
+            let result = product.run(device, layout, kind, TRIAL_THREADS)?;
+            let expected = depth as f32;
             if let Some(number) = result.and_then(|numbers| find_wrong(&numbers, expected)) {
                 return Err(TrialError::WrongProduct { kind, number, expected });
             }
         }
     }
     Ok(())
+}
+
+/// Times products in the layouts that models are loaded in. See [`trial`].
+fn time_products(device: &Device) -> Result<f64, TrialError> {
+    // As llama.cpp chooses: a repacked layout if there is one for the type.
+    let mut layouts = device.layouts();
+    layouts.rotate_left(1);
+    let [columns, depth] = TIMED_SIZES;
+    let (mut logarithms, mut count) = (0.0, 0);
+    for kind in TIMED_KINDS {
+        let packed = Product::of_ones(1, columns, depth).packed(kind);
+        for rows in TIMED_ROWS {
+            let product = Product::of_ones(rows, columns, depth);
+            for layout in &layouts {
+                let Some(time) = product.time(
+                    device,
+                    &Stored { layout: *layout, kind, packed: &packed },
+                    PASSES,
+                )?
+                else {
+                    continue;
+                };
+                let millions = (rows * columns * depth) as f64 / 1e6;
+                logarithms += (millions / time.as_secs_f64().max(1e-9)).ln();
+                count += 1;
+                break;
+            }
+        }
+    }
+    Ok((logarithms / f64::from(count.max(1))).exp())
 }
 
 /// Computes attention with each type of keys and values.

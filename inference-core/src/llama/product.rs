@@ -1,14 +1,12 @@
 //! The product of a matrix of weights and some rows alone, as a single operation of a set of CPU
 //! kernels, for the kernel trial and for tests. Computations of ours are in inference-core/kernels.
 
+use std::time::Duration;
+
 use llama_cpp_sys_2 as sys;
 
 use super::device::{Buffer, Device, Graph, new_graph};
 use super::trial_error::TrialError;
-
-/// Columns and depth of the trial's weights: whole blocks of every quantization type.
-const COLUMNS: usize = 64;
-pub(super) const DEPTH: usize = 512;
 
 /// Inputs of one product.
 pub(super) struct Product {
@@ -26,6 +24,13 @@ pub(super) struct Product {
     pub(crate) weights: Vec<f32>,
     /// Set if each row is multiplied by some of several matrices.
     pub(crate) experts: Option<Experts>,
+}
+
+/// Weights of a type, as they are stored, and the layout that they get.
+pub(super) struct Stored<'a> {
+    pub(crate) layout: sys::ggml_backend_buffer_type_t,
+    pub(crate) kind: sys::ggml_type,
+    pub(crate) packed: &'a [u8],
 }
 
 /// The matrices of a mixture of experts, which follow each other in the weights.
@@ -48,15 +53,15 @@ impl Experts {
 }
 
 impl Product {
-    /// Ones times ones: every result is [`DEPTH`].
-    pub(crate) fn ones(rows: usize) -> Self {
+    /// Ones times ones: every result is `depth`.
+    pub(crate) fn of_ones(rows: usize, columns: usize, depth: usize) -> Self {
         Self {
             rows,
             planes: 1,
-            columns: COLUMNS,
-            depth: DEPTH,
-            input: vec![1.0; rows * DEPTH],
-            weights: vec![1.0; COLUMNS * DEPTH],
+            columns,
+            depth,
+            input: vec![1.0; rows * depth],
+            weights: vec![1.0; columns * depth],
             experts: None,
         }
     }
@@ -90,7 +95,43 @@ impl Product {
         kind: sys::ggml_type,
         threads: i32,
     ) -> Result<Option<Vec<f32>>, TrialError> {
-        let [rows, columns, depth] = [self.rows, self.columns, self.depth].map(|n| n as i64);
+        let used = self.experts.as_ref().map_or(1, |experts| experts.used);
+        let stored = Stored { layout, kind, packed: &self.packed(kind) };
+        self.with_output(device, &stored, |graph, output| {
+            // SAFETY: the tensor belongs to the graph and is allocated, with this many floats.
+            unsafe {
+                device.compute(graph.0, output, threads)?;
+                let mut result = vec![0.0f32; self.rows * self.columns * used];
+                let bytes = size_of_val(result.as_slice());
+                sys::ggml_backend_tensor_get(output, result.as_mut_ptr().cast(), 0, bytes);
+                Ok(result)
+            }
+        })
+    }
+
+    /// The shortest of `passes` runs with one thread. `None` if
+    /// the layout does not support the type.
+    pub(crate) fn time(
+        &self,
+        device: &Device,
+        stored: &Stored<'_>,
+        passes: usize,
+    ) -> Result<Option<Duration>, TrialError> {
+        self.with_output(device, stored, |graph, output| {
+            // SAFETY: the tensor belongs to the graph and is allocated.
+            unsafe { device.compute_often(graph.0, output, 1, passes) }
+        })
+    }
+
+    /// Calls `work` with the product as an operation whose inputs are set. `None` if the layout
+    /// does not support the type.
+    fn with_output<T>(
+        &self,
+        device: &Device,
+        &Stored { layout, kind, packed }: &Stored<'_>,
+        work: impl FnOnce(&Graph, *mut sys::ggml_tensor) -> Result<T, TrialError>,
+    ) -> Result<Option<T>, TrialError> {
+        let [columns, depth] = [self.columns, self.depth].map(|n| n as i64);
         let experts = self.experts.as_ref();
         let count = experts.map_or(1, |experts| experts.count as i64);
         // SAFETY: tensors belong to contexts and buffers that live to the end of the function, all
@@ -117,17 +158,12 @@ impl Product {
                 return Err(TrialError::NoMemory);
             }
             let _buffer = Buffer(buffer);
-            set(weights, &self.packed(kind));
+            set(weights, packed);
             set(input, &self.input);
             if let Some(experts) = experts {
                 set(ids, &experts.ids);
             }
-            device.compute(graph.0, output, threads)?;
-            let results = rows * columns * experts.map_or(1, |experts| experts.used as i64);
-            let mut result = vec![0.0f32; results as usize];
-            let bytes = size_of_val(result.as_slice());
-            sys::ggml_backend_tensor_get(output, result.as_mut_ptr().cast(), 0, bytes);
-            Ok(Some(result))
+            work(&graph, output).map(Some)
         }
     }
 
@@ -423,8 +459,8 @@ mod tests {
     /// Sums of a block are whole numbers, and totals are added and rounded in one order.
     #[test]
     fn all_sets_of_kernels_compute_the_same_products() {
-        for kind in [&SMALL[..], &LARGE].concat() {
-            let all = product([20, 40, if SMALL.contains(&kind) { 928 } else { 1280 }], 5);
+        for kind in [&SMALL[..], &LARGE, &FLOATS].concat() {
+            let all = product([20, 40, if LARGE.contains(&kind) { 1280 } else { 928 }], 5);
             let mut first = None;
             for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
                 let device = Device::open(*kernel).unwrap();

@@ -15,7 +15,7 @@ use inference_core::model_file::memory_plan::{LoadMode, RequestedSettings};
 
 use crate::commands::model::local_file;
 use crate::commands::pull::reference::is_remote;
-use crate::engine::kernel_trial::prove_kernel;
+use crate::engine::kernel_trial::{describe, try_kernels};
 use crate::engine::model_files::ModelFiles;
 use crate::serve::join::flags::JoinFlags;
 use crate::types::cache_folder;
@@ -90,7 +90,7 @@ impl DoctorArgs {
     async fn collect(&self) -> Facts {
         let mut facts = Facts::read(&Root(self.root.clone()), std::env::consts::ARCH);
         if !self.quick {
-            facts.kernel = Some(prove_kernel(None).await.map(|kernel| kernel.name().to_string()));
+            facts.kernel = Some(describe(&try_kernels().await));
             facts.sandbox = Some(sandbox_trial::run().await);
         }
         facts.disk = self.disk();

@@ -16,11 +16,8 @@ pub(crate) fn kernels(facts: &Facts) -> Option<Finding> {
     let look =
         "lscpu; in a virtual machine, set the CPU type to the host's, or use another machine";
     match &facts.kernel {
-        Some(Ok(name)) => {
-            return Some(Finding::ok(
-                "cpu",
-                format!("{}: the {name} kernels work", machine.cpus.model),
-            ));
+        Some(Ok(what)) => {
+            return Some(Finding::ok("cpu", format!("{}: {what}", machine.cpus.model)));
         }
         Some(Err(why)) => return Some(Finding::fail("cpu", why, look)),
         None => {}
