@@ -170,6 +170,11 @@ fn end_process() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
 }
 
+/// Threads that prepare requests of one lane, beside `computing` ones that they take time from.
+fn lane_threads(computing: u32) -> usize {
+    (computing / 8).clamp(1, 4) as usize
+}
+
 /// The threads that load the model and turn requests into jobs.
 struct Prompts {
     options: EngineOptions,
@@ -192,16 +197,19 @@ impl Prompts {
         };
         escape::attempt();
         let _watched = watch(files, self.reports.clone());
+        let lanes = [(Lane::Small, "small prompts"), (Lane::Large, "large prompts")];
+        let (this, preparer, running) = (&self, &preparer, &running);
         std::thread::scope(|scope| {
-            let small = std::thread::Builder::new().name("small prompts".into());
-            let spawned = small.spawn_scoped(scope, || {
-                let _exit = ExitOnPanic;
-                self.prepare_all(inbox, Lane::Small, &preparer, &running);
-            });
-            if spawned.is_err() {
-                end_process();
+            for (lane, name) in lanes.repeat(lane_threads(self.options.threads)) {
+                let builder = std::thread::Builder::new().name(name.into());
+                let spawned = builder.spawn_scoped(scope, move || {
+                    let _exit = ExitOnPanic;
+                    this.prepare_all(inbox, lane, preparer, running);
+                });
+                if spawned.is_err() {
+                    end_process();
+                }
             }
-            self.prepare_all(inbox, Lane::Large, &preparer, &running);
         });
     }
 

@@ -103,6 +103,25 @@ mod tests {
     }
 
     #[test]
+    fn requests_of_one_lane_are_prepared_side_by_side_by_as_many_threads() {
+        let inbox = Inbox::default();
+        let both_have_one = std::sync::Barrier::new(2);
+        let take = || {
+            let id = inbox.next(Lane::Large).id;
+            both_have_one.wait();
+            id
+        };
+        std::thread::scope(|scope| {
+            let threads = [scope.spawn(take), scope.spawn(take)];
+            inbox.push(submit(1, 1, 100_000)).unwrap();
+            inbox.push(submit(3, 2, 100_000)).unwrap();
+            let mut ids = threads.map(|thread| thread.join().unwrap());
+            ids.sort_unstable();
+            assert_eq!(ids, [1, 3]);
+        });
+    }
+
+    #[test]
     fn a_thread_that_waits_is_woken_by_work_of_its_lane() {
         let inbox = Inbox::default();
         std::thread::scope(|scope| {
