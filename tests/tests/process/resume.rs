@@ -79,14 +79,6 @@ fn told(mut payload: Value) -> Value {
     if let Some(usage) = payload.get_mut("usage").and_then(Value::as_object_mut) {
         usage.remove("prompt_tokens_details");
     }
-    for choice in payload["choices"].as_array_mut().into_iter().flatten() {
-        for token in choice["logprobs"]["content"].as_array_mut().into_iter().flatten() {
-            *token = token["token"].take();
-        }
-        if let Some(logprobs) = choice["logprobs"].as_object_mut() {
-            logprobs.retain(|name, _| !name.ends_with("_logprobs"));
-        }
-    }
     payload
 }
 
@@ -101,9 +93,12 @@ fn read(said: &[u8]) -> Vec<Vec<Value>> {
     lists
 }
 
+/// The other node has a CPU without AVX-512, decodes one token after the other, and keeps no prefix.
 #[tokio::test]
 async fn answers_of_every_kind_go_on_wherever_they_are_broken_off() {
     let agent = Agent::start(&[]).await;
+    let other = ["--kernel", "baseline", "--no-speculation", "--no-prefix-cache"];
+    let other = Agent::start(&other).await;
     let mut resumed = 0;
     for (path, request) in requests() {
         let streamed = request["stream"] == true;
@@ -117,7 +112,7 @@ async fn answers_of_every_kind_go_on_wherever_they_are_broken_off() {
         for cut in (0..all.len()).step_by((all.len() / CUTS).max(1)).chain([all.len() - 1]) {
             let mut progress = new();
             let said = progress.read(&all[..cut].concat().into(), streamed).unwrap().events;
-            let rest = ask(&agent.client, path, &request, &progress).await;
+            let rest = ask(&other.client, path, &request, &progress).await;
             progress.switch_endpoint(false);
             let rest = progress.read(&rest.into(), streamed).unwrap();
             assert_eq!(rest.error, None, "{request} after {cut} of {}", all.len());
