@@ -33,7 +33,9 @@ function(flotilla_add_kernel_variants)
     list(TRANSFORM elements REPLACE "(.+)" "ggml_vec_\\1_f32=flotilla_ggml_vec_\\1_f32")
     set_source_files_properties(ggml-cpu/vec.cpp PROPERTIES COMPILE_DEFINITIONS "${elements}")
     set(folder ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../kernels)
-    set_source_files_properties(${folder}/elements.cpp ${folder}/scan.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+    # ggml's rotations subtract one product from another: with SVE, GCC fuses the other one.
+    set_source_files_properties(${folder}/elements.cpp ${folder}/scan.cpp ggml-cpu/ops.cpp
+        PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
     flotilla_add_our_kernels(ggml-cpu)
 
     if (GGML_SYSTEM_ARCH STREQUAL "x86")

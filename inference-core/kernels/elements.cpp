@@ -2,8 +2,8 @@
 //
 // ggml writes them anew for vectors of each width, with other roundings and another order of additions, so that a
 // response that began on one CPU continued differently on another. Here all vectors compute the same, and what is
-// left at the end of a row does as well. Products are rounded before they are added: this file is compiled so
-// (kernel-variants.cmake), because it is up to the compiler which of two products it fuses.
+// left at the end of a row does as well. Products are rounded before they are added: this file and ggml's
+// operations are compiled so (kernel-variants.cmake), because it is up to the compiler which of two products it fuses.
 
 #include <algorithm>
 #include <cstring>
