@@ -88,8 +88,9 @@ impl std::str::FromStr for Kernel {
 /// What a set of kernels did in its trial: its speed, in any unit, or why it cannot be used.
 pub type KernelTrial = (Kernel, Result<f64, String>);
 
-/// A set of kernels gives way to one that is this many times as fast: less may be chance.
-const FASTER: f64 = 1.15;
+/// A set of kernels gives way to one that is this many times as fast. A trial takes milliseconds:
+/// on a busy machine, less is chance, and nodes and restarts would differ in their choice.
+const FASTER: f64 = 1.5;
 
 /// Returns the fastest set of kernels whose trial succeeded: the first one in the order of
 /// [`Kernel::ALL`], unless a later one is clearly faster on this machine.
@@ -133,8 +134,8 @@ mod tests {
 
     #[test]
     fn a_set_of_kernels_that_is_slower_than_a_later_one_is_not_taken() {
-        assert_eq!(choose_kernel(&trials(&[Some(1.0), Some(1.1)])), Some(Kernel::ALL[0]));
-        assert_eq!(choose_kernel(&trials(&[Some(1.0), Some(1.3)])), Some(Kernel::ALL[1]));
+        assert_eq!(choose_kernel(&trials(&[Some(1.0), Some(1.4)])), Some(Kernel::ALL[0]));
+        assert_eq!(choose_kernel(&trials(&[Some(1.0), Some(1.6)])), Some(Kernel::ALL[1]));
         assert_eq!(choose_kernel(&trials(&[Some(2.0), Some(1.3)])), Some(Kernel::ALL[0]));
     }
 
