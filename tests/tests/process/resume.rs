@@ -93,7 +93,8 @@ fn read(said: &[u8]) -> Vec<Vec<Value>> {
     lists
 }
 
-/// The other node has a CPU without AVX-512, decodes one token after the other, and keeps no prefix.
+/// The other node has a CPU without AVX-512, decodes one token after the other, and keeps no
+/// prefix.
 #[tokio::test]
 async fn answers_of_every_kind_go_on_wherever_they_are_broken_off() {
     let agent = Agent::start(&[]).await;
