@@ -96,7 +96,7 @@ async fn this_machine_is_looked_at_with_its_kernels() {
     let ran = tokio::task::block_in_place(|| run_command(program("flotilla-agent", &all)));
     assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
     let says = finding(&ran, "cpu")["says"].as_str().unwrap().to_string();
-    assert!(says.ends_with("kernels work"), "{says}");
+    assert!(says.contains("kernels work"), "{says}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
