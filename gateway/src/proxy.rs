@@ -143,8 +143,8 @@ pub(crate) async fn admit(
     }
     record.reserve(&admitted)?;
     let reserved = budget::reserve(gateway, &authenticated.caller, &admitted).await?;
-    admitted.usage_max = reserved.as_ref().map(BudgetReservation::tokens);
-    record.set_budget(reserved, authenticated.again.is_none());
+    admitted.usage = admitted.usage.within(reserved.as_ref().map(BudgetReservation::tokens));
+    record.set_budget(reserved, admitted.usage, authenticated.again.is_none());
     Ok(Admission::Request(admitted))
 }
 

@@ -198,14 +198,19 @@ impl Record {
         for permit in [&mut self.user_permit, &mut self.permit].into_iter().flatten() {
             permit.reserve(tokens)?;
         }
-        self.limits = Some(admitted.usage);
         Ok(())
     }
 
-    /// Sets what is reserved of the budgets of its key and user. `is_followed`: what is used so far
-    /// counts even if this gateway is killed, because nobody will make the rest.
-    pub(crate) fn set_budget(&mut self, reserved: Option<BudgetReservation>, is_followed: bool) {
-        self.budget = reserved;
+    /// Sets what is reserved of the budgets of its key and user, and the `limits` that follow.
+    /// `is_followed`: what is used so far counts even if this gateway is killed, because nobody
+    /// will make the rest.
+    pub(crate) fn set_budget(
+        &mut self,
+        reserved: Option<BudgetReservation>,
+        limits: UsageLimits,
+        is_followed: bool,
+    ) {
+        (self.budget, self.limits) = (reserved, Some(limits));
         self.is_followed = is_followed;
     }
 

@@ -68,8 +68,6 @@ pub(crate) struct Admitted {
     pub choice_max: Option<u64>,
     /// Upper bounds on the tokens that the request can use.
     pub usage: UsageLimits,
-    /// Tokens that it may use by the budgets of its key and user.
-    pub usage_max: Option<u64>,
     /// Scheduling class.
     pub class: Class,
     /// True if the response must include `service_tier`.
@@ -121,8 +119,7 @@ impl Admitted {
 
     /// Most tokens per choice at an external endpoint, which knows nothing of budgets.
     pub(crate) fn external_choice_max(&self) -> Option<u64> {
-        let affordable = self.usage_max.map(|max| self.usage.choice_max(max));
-        self.choice_max.into_iter().chain(affordable).min()
+        self.choice_max.into_iter().chain(self.usage.choice_max()).min()
     }
 
     /// A part of a request for embeddings or scores: `body` has these `entries` of a list `of` so
@@ -134,6 +131,7 @@ impl Admitted {
         deadline: Instant,
     ) -> Self {
         let count = entries.len() as u64;
+        let usage_max = self.usage.usage_max().map(|max| max * count / of.max(1));
         let task = match self.api {
             Api::Rerank => Task::Rerank(count),
             _ => Task::Embed(count),
@@ -151,8 +149,7 @@ impl Admitted {
             is_alias: self.is_alias,
             tokens_max: self.tokens_max,
             choice_max: self.choice_max,
-            usage: UsageLimits::new(body.len(), task),
-            usage_max: self.usage_max.map(|max| max * count / of.max(1)),
+            usage: UsageLimits::new(body.len(), task).within(usage_max),
             class: self.class,
             tells_tier: self.tells_tier,
             external: self.external,
@@ -289,7 +286,6 @@ pub(crate) async fn admit(
         tokens_max: tokens_max.and_then(|max| u32::try_from(max).ok()),
         choice_max,
         usage,
-        usage_max: None,
         class,
         tells_tier: routed.service_tier.is_some(),
         external: if api.is_text_query() { ExternalPolicy::Never } else { caller.key.external },

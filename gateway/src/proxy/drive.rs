@@ -492,7 +492,7 @@ fn first(admitted: &Admitted) -> Resume {
     Resume {
         model: admitted.is_alias.then(|| admitted.model.clone()),
         tokens_max: admitted.tokens_max,
-        usage_max: admitted.usage_max,
+        usage_max: admitted.usage.usage_max(),
         service_tier: admitted.tells_tier.then(|| admitted.class.service_tier().into()),
         entries_before: admitted.entries_before,
         ..known.unwrap_or_else(new)

@@ -63,12 +63,25 @@ pub enum Task {
 pub struct UsageLimits {
     body_bytes: u64,
     task: Task,
+    /// Tokens that it may use by the budgets of its key and user; nodes hold it to that.
+    usage_max: Option<u64>,
 }
 
 impl UsageLimits {
     /// Bounds of a request with a body of `body_bytes`.
     pub fn new(body_bytes: usize, task: Task) -> Self {
-        Self { body_bytes: body_bytes as u64, task }
+        Self { body_bytes: body_bytes as u64, task, usage_max: None }
+    }
+
+    /// The same bounds for a request that may use so many tokens by the budgets of its key and
+    /// user.
+    pub(crate) fn within(self, usage_max: Option<u64>) -> Self {
+        Self { usage_max, ..self }
+    }
+
+    /// Tokens that the request may use by the budgets of its key and user.
+    pub(crate) fn usage_max(&self) -> Option<u64> {
+        self.usage_max
     }
 
     fn choices(&self) -> u64 {
@@ -128,11 +141,10 @@ impl UsageLimits {
         Usage { prompt, completion, cached: 0 }
     }
 
-    /// Most tokens per choice of a request that may use `usage_max` tokens, by the estimate of its
-    /// prompt.
-    pub(crate) fn choice_max(&self, usage_max: u64) -> u64 {
-        let room = usage_max.saturating_sub(self.prompt_estimate());
-        (room / self.choices().max(1)).max(1)
+    /// Most tokens per choice by the budgets of its key and user, and the estimate of its prompt.
+    pub(crate) fn choice_max(&self) -> Option<u64> {
+        let room = self.usage_max?.saturating_sub(self.prompt_estimate());
+        Some((room / self.choices().max(1)).max(1))
     }
 
     /// Estimated prompt tokens.
@@ -159,10 +171,13 @@ impl UsageLimits {
         bounded(reported, EXTERNAL_PROMPT_MAX, completion_max)
     }
 
-    /// Estimates the usage of a response without a report.
+    /// Estimates the usage of a response without a report: no more than was reserved for it, or
+    /// short prompts, of which the estimate is too large, would exceed a budget.
     pub fn estimate(&self, generated: u64) -> Usage {
-        let completion = self.completion_max().map_or(generated, |max| generated.min(max));
-        Usage { prompt: self.prompt_estimate(), completion, cached: 0 }
+        let usage_max = self.usage_max.unwrap_or(u64::MAX);
+        let completion_max = self.completion_max().map_or(usage_max, |max| max.min(usage_max));
+        let completion = generated.min(completion_max);
+        Usage { prompt: self.prompt_estimate().min(usage_max - completion), completion, cached: 0 }
     }
 
     /// True if the request itself could produce a response of `bytes` bytes with this context size.
@@ -305,7 +320,16 @@ mod tests {
         assert_eq!(need(text(None, 1), None), (201 + 256, prompt + 32_768));
         assert_eq!(need(UsageLimits::new(1000, Task::Rerank(9)), None), (201 * 9, 201 * 9));
         assert_eq!(need(UsageLimits::new(1000, Task::TextQuery), None), (0, 0));
-        assert_eq!(text(None, 2).choice_max(301), 50);
-        assert_eq!(text(None, 2).choice_max(0), 1);
+        let choice_max = |usage_max| text(None, 2).within(usage_max).choice_max();
+        assert_eq!([Some(301), Some(0), None].map(choice_max), [Some(50), Some(1), None]);
+    }
+
+    #[test]
+    fn an_estimate_is_no_more_than_was_reserved() {
+        let limits = text(Some(50), 2).within(Some(90));
+        assert_eq!(limits.estimate(0), usage(90, 0, 0));
+        assert_eq!(limits.estimate(60), usage(30, 60, 0));
+        assert_eq!(limits.estimate(200), usage(0, 90, 0));
+        assert_eq!(limits.within(None).estimate(200), usage(201, 100, 0));
     }
 }

@@ -112,6 +112,26 @@ async fn requests_side_by_side_cannot_exceed_a_budget_together() {
 }
 
 #[tokio::test]
+async fn a_client_that_leaves_has_used_no_more_than_was_reserved_for_it() {
+    let folder = Folder::new();
+    let state = folder.path().join("state.json");
+    let gateway = gateway("tokens_per_month: 30", &state).await;
+    let mut a = gateway.node("a", 1).await;
+    let (asking, asked) = asked(&gateway.client, &mut a, &chat("Hi")).await;
+    assert_eq!(asked.resume.usage_max, Some(30));
+    let stream = asked.stream();
+    // The prompt has a token, which the gateway does not know: its estimate is larger.
+    stream.note(&[7; 29]).await;
+    drop(stream);
+    let mut b = gateway.node("b", 1).await;
+    assert_eq!(b.asked().await.resume.choices[0].tokens.len(), 29, "the gateway has seen them");
+    asking.abort();
+    gateway.is_idle().await;
+    eventually("it to be saved", async || saved(&state)).await;
+    assert_eq!(saved(&state).unwrap(), 30);
+}
+
+#[tokio::test]
 async fn a_prompt_that_is_longer_than_what_is_left_of_a_budget_is_refused_by_the_node() {
     let folder = Folder::new();
     let gateway = gateway("tokens_per_month: 100", &folder.path().join("state.json")).await;
