@@ -7,7 +7,7 @@
 // - Weights stay unsigned, so that a block is a chain of multiply-add instructions without the work
 //   that signs would need; the sum of the activations corrects for that.
 // - Weights are unpacked once for up to eight rows, also for two or three, for which ggml reads all
-//   weights again; with AVX-512, AMX and on ARM once for many rows.
+//   weights again, and once for many rows.
 // - Weights are prefetched in the order of memory, which is not the order in which they are read.
 // - What a row gets does not depend on the rows beside it, so that a seed means the same response on a busy
 //   node.

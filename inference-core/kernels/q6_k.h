@@ -106,8 +106,9 @@ public:
             memcpy(scales, rows, sizeof(scales));
         }
 
-        /// Unpacks half of them: those from `part` on.
-        void unpack(int part, WideBlock (&blocks)[CHUNK]) const {
+        /// Unpacks half of them: those from `part` on. Not among the products, which need all
+        /// registers.
+        NOINLINE void unpack(int part, WideBlock (&blocks)[CHUNK]) const {
             const int half = part / CHUNK;
             Integers low[2][2 * QUARTERS], high[2 * QUARTERS];
             for (int i = 0; i < 2; i++) {

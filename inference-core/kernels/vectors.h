@@ -13,6 +13,7 @@
 #endif
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
 
 namespace {
 

@@ -9,7 +9,6 @@
 #include "repack.h"
 
 #include <algorithm>
-#include <climits>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -32,9 +31,6 @@
 #include "wide_panel.h"
 
 namespace {
-
-template <class Type, class... Others>
-constexpr bool is_one_of = (std::is_same<Type, Others>::value || ...);
 
 /// Pieces of columns for each thread, so that none waits long for another.
 constexpr int PIECES = 4;
@@ -217,9 +213,9 @@ inline size_t packing_bytes(int, int) { return 0; }
 /// on ARM, instructions were counted.
 template <class Weights>
 constexpr int many_rows() {
-#if !defined(__ARM_NEON)
-    constexpr bool is_transposed = is_one_of<Weights, WeightsQ5, WeightsQ51, WeightsQ8>;
-    if (!is_one_of<Weights, WeightsQ3K, WeightsQ5K, WeightsQ6K>) return is_transposed ? PANEL_ROWS / 2 : INT_MAX;
+#if defined(__AVX2__)
+    if (std::is_same<Weights, WeightsQ3K>::value) return 2;
+    if (std::is_same<Weights, WeightsQ5K>::value) return 6;
 #endif
     return TILE_ROWS + 1;
 }

@@ -75,14 +75,18 @@ struct WideSum {
     Integers lanes, pairs;
 
     WideSum() = default;
-    explicit WideSum(int32_t start) : lanes(_mm256_set1_epi32(start)), pairs(_mm256_setzero_si256()) {}
+    explicit WideSum(int32_t start) : lanes(_mm256_set1_epi32(start)) {}
+    /// The first products of a step.
+    void begin(Integers weights, Integers bytes) {
+        pairs = _mm256_maddubs_epi16(weights, bytes);
+        keep_order(pairs);
+    }
     void add(Integers weights, Integers bytes) {
         pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(weights, bytes));
         keep_order(pairs);
     }
     void settle() {
         lanes = _mm256_add_epi32(lanes, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-        pairs = _mm256_setzero_si256();
     }
     Vec get() const { return (Vec) _mm256_cvtepi32_ps(lanes); }
 };
@@ -95,6 +99,7 @@ struct WideSignedSum {
 
     WideSignedSum() = default;
     explicit WideSignedSum(int32_t start) : lanes(_mm256_set1_epi32(start)) {}
+    void begin(Integers weights, Integers bytes) { add(weights, bytes); }
     void add(Integers weights, Integers bytes) {
         const Integers pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(bytes, weights));
         lanes = _mm256_add_epi32(lanes, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
