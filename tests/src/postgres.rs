@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -145,9 +146,19 @@ fn open_to_others(folder: &Path) {
     set_permissions(folder, Permissions::from_mode(0o711)).unwrap();
 }
 
-/// A port of 127.0.0.1 that was free a moment ago: the server cannot choose one itself.
+/// A free port of 127.0.0.1 for a server that cannot choose one itself. It is below those that the
+/// system gives away. From one of those, a client that waits for the server to start again could
+/// connect to itself, and the server could not have it any more.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let end: u16 = range.split_whitespace().next().unwrap().parse().unwrap();
+    let first = end / 2;
+    // Tests in another process begin elsewhere.
+    let number = || std::process::id().wrapping_add(ASKED.fetch_add(1, Ordering::Relaxed));
+    let next = || first + (number() % u32::from(first)) as u16;
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(next).take(1000).find(is_free).expect("no port is free")
 }
 
 /// The URL of a database on servers at these ports: that one which may be written.
