@@ -24,7 +24,9 @@ pub mod tools;
 pub mod wire;
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
+
+use inference_protocol::time::unix_seconds;
 
 /// Longest wait for something that is expected to happen soon.
 pub const SOON: Duration = Duration::from_secs(60);
@@ -64,6 +66,15 @@ pub async fn eventually_within<T>(
         assert!(begun.elapsed() < time, "waited in vain for: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Waits for the next day (in UTC) if this one ends within a minute: what is counted by day or by
+/// month would begin anew in the middle of a test.
+pub async fn not_before_midnight() {
+    const DAY: u64 = 24 * 60 * 60;
+    let left = || DAY - unix_seconds(SystemTime::now()) % DAY;
+    let time = Duration::from_secs(90);
+    eventually_within(time, "midnight to pass", async || (left() > 60).then_some(())).await;
 }
 
 /// Held-out questions for the demo model: domain, request fields, expected answer.

@@ -5,7 +5,7 @@ use std::path::Path;
 use fleet_tests::client::{Answer, Client};
 use fleet_tests::mock_node::{Asked, MockNode};
 use fleet_tests::process::{Folder, metric};
-use fleet_tests::{chat, eventually};
+use fleet_tests::{chat, eventually, not_before_midnight};
 use inference_protocol::resume::Usage;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -16,6 +16,7 @@ const DIGEST: &str = "5532e44183f47ed1fc146851b96d585c24da5bd5fe31a885cebc357261
 
 /// A gateway whose only key has this budget, and that keeps its state there.
 async fn gateway(budget: &str, state: &Path) -> Gateway {
+    not_before_midnight().await;
     let keys = format!("keys: [{{name: ada, sha256: {DIGEST}, {budget}}}]\n");
     let mut gateway =
         Gateway::start_with_keys(&keys, &format!("state_file: '{}'\n", state.display())).await;

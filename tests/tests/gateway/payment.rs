@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use fleet_tests::mock_node::MockNode;
 use fleet_tests::process::{Folder, metric};
-use fleet_tests::{chat, eventually, streamed};
+use fleet_tests::{chat, eventually, not_before_midnight, streamed};
 use serde_json::{Value, json};
 
 use super::Gateway;
@@ -22,6 +22,7 @@ struct Books {
 
 /// A gateway with an external endpoint that a key prefers, and a file for its state.
 async fn books(key: &str, more: &str) -> Books {
+    not_before_midnight().await;
     let folder = Folder::new();
     let state = folder.path().join("state.json");
     let (url, gpu) = MockNode::external().await;
