@@ -2,10 +2,10 @@
 //! path, the demo model as `model.gguf`, and every address on loopback.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use fleet_tests::postgres::free_port;
 use fleet_tests::process::{Folder, Server, binary};
 use fleet_tests::{demo_model, root};
 
@@ -130,10 +130,6 @@ impl Page {
     fn logs(&self) -> String {
         self.servers.iter().map(Server::log).collect()
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn follow(name: &str) {
