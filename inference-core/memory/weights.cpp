@@ -1,6 +1,7 @@
 // Weights that llama.cpp repacks when it loads a model. Memory for them is found while it still
 // reads the vocabulary, and all threads repack them. ../cmake/repacked-weights.cmake has
 // ggml and llama.cpp call these functions.
+#include "aligned.h"
 #include "ggml-backend-impl.h"
 
 #include <algorithm>
@@ -13,14 +14,9 @@
 #include <thread>
 #include <vector>
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 namespace {
 
 constexpr size_t PAGE_BYTES = 4096;
-constexpr size_t HUGE_PAGE_BYTES = 2 << 20;
 /// Rows that a thread takes at once: a multiple of all groups of rows that ggml repacks.
 constexpr int64_t SLICE_ROWS = 64;
 /// A thread takes longer to start than to repack fewer bytes.
@@ -28,27 +24,12 @@ constexpr size_t PARALLEL_BYTES_MIN = 64 << 10;
 /// More than any machine has. Sums of two such numbers do not overflow.
 constexpr size_t BYTES_MAX = SIZE_MAX / 4;
 
-size_t rounded_up(size_t bytes, size_t multiple) {
-    return (bytes + multiple - 1) / multiple * multiple;
-}
-
 #ifdef __linux__
 
 /// Private memory at the start of a huge page; null without any.
 char * map(size_t bytes, bool huge_pages) {
-    void * mapped = mmap(nullptr, bytes + HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE,
-        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapped == MAP_FAILED) {
-        return nullptr;
-    }
-    const auto address = reinterpret_cast<uintptr_t>(mapped);
-    const size_t before = rounded_up(address, HUGE_PAGE_BYTES) - address;
-    char * const base = static_cast<char *>(mapped) + before;
-    if (before > 0) {
-        munmap(mapped, before);
-    }
-    munmap(base + bytes, HUGE_PAGE_BYTES - before);
-    if (huge_pages) {
+    char * const base = map_aligned(bytes, PROT_READ | PROT_WRITE);
+    if (base != nullptr && huge_pages) {
         madvise(base, bytes, MADV_HUGEPAGE);
     }
     return base;

@@ -1,21 +1,35 @@
 //! Pages of model files that are mapped into this process. llama.cpp reads a whole file through
 //! its mapping, and copies the weights that it interleaves: their pages stay mapped, and the model
-//! is in memory twice.
+//! is in memory twice. The weights that it reads in the file can have huge pages, where the file
+//! system has them.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use rustix::mm::{Advice, madvise};
 
 use super::Weights;
 
+/// Size of a huge page on x86-64, and on ARM64 with small pages of 4 KiB.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Bytes of a page's entry in `/proc/self/pagemap`.
+const ENTRY_BYTES: usize = 8;
+/// Bit of an entry: the page is in memory, and mapped.
+const IS_PRESENT: u64 = 1 << 63;
+
 /// Files whose mappings this process can find, even once it may open no other file.
 #[derive(Debug)]
 pub struct MappedFiles {
     names: Vec<PathBuf>,
     maps: File,
+    /// Which pages are mapped; `None` if the system does not say it.
+    pages: Option<File>,
+    /// Size of such a page, which this process may not ask for later.
+    page_bytes: usize,
 }
 
 impl MappedFiles {
@@ -26,7 +40,12 @@ impl MappedFiles {
     pub fn new<'a>(files: impl IntoIterator<Item = &'a File>) -> io::Result<Self> {
         let name = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
         let names = files.into_iter().map(|file| std::fs::read_link(name(file)));
-        Ok(Self { names: names.collect::<io::Result<_>>()?, maps: File::open("/proc/self/maps")? })
+        Ok(Self {
+            names: names.collect::<io::Result<_>>()?,
+            maps: File::open("/proc/self/maps")?,
+            pages: File::open("/proc/self/pagemap").ok(),
+            page_bytes: rustix::param::page_size(),
+        })
     }
 
     /// Unmaps all pages of the files of these models, which stay in the system's cache. A page that
@@ -34,15 +53,66 @@ impl MappedFiles {
     ///
     /// # Errors
     /// The mappings cannot be read, or the system does not unmap their pages.
-    pub fn release_pages(mut self, _loaded: &[&Weights]) -> io::Result<()> {
-        let mut maps = String::new();
-        self.maps.read_to_string(&mut maps)?;
+    pub fn release_pages(&mut self, _loaded: &[&Weights]) -> io::Result<()> {
+        let maps = self.read_maps()?;
+        let mut mappings = maps.lines().filter_map(Mapping::read);
+        mappings.try_for_each(|mapping| {
+            if mapping.is_of(&self.names) { mapping.release_pages() } else { Ok(()) }
+        })
+    }
+
+    /// Moves the weights that this process reads in the files into huge pages, and returns how many
+    /// bytes have them. That takes about a second for each GB, in which others may read them: call
+    /// it when all of them have been read once.
+    ///
+    /// # Errors
+    /// The file system, the kernel, or the memory does not have huge pages for them, or the system
+    /// does not say what is mapped.
+    pub fn use_huge_pages(&mut self) -> io::Result<usize> {
+        let Some(pages) = self.pages.take() else { return Ok(0) };
+        let maps = self.read_maps()?;
+        let mut bytes = 0;
         for mapping in maps.lines().filter_map(Mapping::read) {
-            if mapping.is_of(&self.names) {
-                mapping.release_pages()?;
+            for start in mapping.huge_pages().filter(|_| mapping.is_of(&self.names)) {
+                if !is_in_use(&pages, self.page_bytes, start)? {
+                    continue;
+                }
+                match collapse(start) {
+                    Ok(()) => bytes += HUGE_PAGE_BYTES,
+                    // Somebody else uses one of the pages.
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {}
+                    Err(e) => return Err(e),
+                }
             }
         }
-        Ok(())
+        Ok(bytes)
+    }
+
+    fn read_maps(&mut self) -> io::Result<String> {
+        let mut maps = String::new();
+        self.maps.rewind()?;
+        self.maps.read_to_string(&mut maps)?;
+        Ok(maps)
+    }
+}
+
+/// True if most small pages of a huge one at this address are mapped.
+fn is_in_use(pages: &File, page_bytes: usize, start: usize) -> io::Result<bool> {
+    let mut entries = vec![0; HUGE_PAGE_BYTES / page_bytes * ENTRY_BYTES];
+    pages.read_exact_at(&mut entries, (start / page_bytes * ENTRY_BYTES) as u64)?;
+    let entries = entries.as_chunks::<ENTRY_BYTES>().0;
+    let mapped = entries.iter().filter(|entry| u64::from_ne_bytes(**entry) & IS_PRESENT != 0);
+    Ok(mapped.count() * 4 >= entries.len() * 3)
+}
+
+/// Moves what is at an address into a huge page.
+fn collapse(start: usize) -> io::Result<()> {
+    let start = std::ptr::with_exposed_provenance_mut(start);
+    // SAFETY: this changes where content is, and never the content.
+    match unsafe { libc::madvise(start, HUGE_PAGE_BYTES, libc::MADV_COLLAPSE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -50,6 +120,8 @@ impl MappedFiles {
 struct Mapping<'a> {
     start: usize,
     bytes: usize,
+    /// Where it begins in the file.
+    offset: usize,
     is_writable: bool,
     path: &'a str,
 }
@@ -62,8 +134,17 @@ impl<'a> Mapping<'a> {
         let number = |text| usize::from_str_radix(text, 16).ok();
         let (start, end) = (number(start)?, number(end)?);
         let is_writable = rest.as_bytes().get(1) == Some(&b'w');
+        let offset = rest.split(' ').nth(1).and_then(number)?;
         let path = rest.find('/').and_then(|at| rest.get(at..))?;
-        Some(Self { start, bytes: end.checked_sub(start)?, is_writable, path })
+        Some(Self { start, bytes: end.checked_sub(start)?, offset, is_writable, path })
+    }
+
+    /// Addresses of huge pages that it can have: whole ones, also in the file.
+    fn huge_pages(&self) -> std::iter::StepBy<Range<usize>> {
+        let end = self.start.saturating_add(self.bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        let first = self.start.checked_next_multiple_of(HUGE_PAGE_BYTES).unwrap_or(end);
+        let is_aligned = self.start % HUGE_PAGE_BYTES == self.offset % HUGE_PAGE_BYTES;
+        (first..if is_aligned { end } else { first }).step_by(HUGE_PAGE_BYTES)
     }
 
     fn is_of(&self, files: &[PathBuf]) -> bool {
@@ -80,12 +161,17 @@ impl<'a> Mapping<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::BufWriter;
     use std::path::Path;
 
     use super::*;
     use crate::hardware::Kernel;
+    use crate::llama::LlamaModel;
+    use crate::llama::context::tests::options;
     use crate::llama::kernel::register;
     use crate::model_file::memory_plan::LoadMode;
+    use crate::tools::synth::{QUANTS, SHAPES, Synth};
+    use crate::types::model::{Decoded, Model, Row};
 
     #[test]
     fn a_line_of_the_system_is_read() {
@@ -102,20 +188,32 @@ mod tests {
         }
     }
 
-    /// KiB of a file that are mapped.
-    fn mapped_kib(file: &Path) -> u64 {
+    /// KiB of a file that are mapped, and in huge pages.
+    fn mapped_kib(file: &Path) -> (u64, u64) {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let (mut is_of_file, mut sum) = (false, 0);
+        let (mut is_of_file, mut mapped, mut huge) = (false, 0, 0);
         for line in maps.lines() {
-            // Names of figures begin with a capital letter; mappings of memory have no path.
-            if !line.starts_with(|c: char| c.is_ascii_uppercase()) {
-                let mapping = Mapping::read(line);
-                is_of_file = mapping.is_some_and(|mapping| mapping.is_of(&[file.to_path_buf()]));
-            } else if let Some(size) = line.strip_prefix("Rss:").filter(|_| is_of_file) {
-                sum += size.trim_end_matches("kB").trim().parse::<u64>().unwrap();
+            let (name, size) = line.split_once(':').unwrap_or_default();
+            let size = || size.trim_end_matches("kB").trim().parse::<u64>().unwrap();
+            match name {
+                "Rss" if is_of_file => mapped += size(),
+                "FilePmdMapped" | "ShmemPmdMapped" if is_of_file => huge += size(),
+                // Names of figures begin with a capital letter; mappings of memory have no path.
+                _ if !name.starts_with(|c: char| c.is_ascii_uppercase()) => {
+                    let mapping = Mapping::read(line);
+                    is_of_file = mapping.is_some_and(|it| it.is_of(&[file.to_path_buf()]));
+                }
+                _ => {}
             }
         }
-        sum
+        (mapped, huge)
+    }
+
+    /// Opens a file as the agent does, and returns the path by which it names it.
+    fn open(file: &Path) -> (String, File, MappedFiles) {
+        let opened = File::open(file).unwrap();
+        let mapped = MappedFiles::new([&opened]).unwrap();
+        (format!("/proc/self/fd/{}", opened.as_raw_fd()), opened, mapped)
     }
 
     #[test]
@@ -124,16 +222,52 @@ mod tests {
         let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/demo-model/flotilla-demo.gguf");
         let copy = std::env::temp_dir().join(format!("flotilla-mapped-{}", std::process::id()));
         std::fs::copy(demo, &copy).unwrap();
-        // As the agent names a file that it has open.
-        let files = [File::open(&copy).unwrap()];
-        let open_path = format!("/proc/self/fd/{}", files[0].as_raw_fd());
-        let mapped = MappedFiles::new(&files).unwrap();
-        let weights = Weights::load(&[open_path], LoadMode::Mmap).unwrap();
-        let before = mapped_kib(&copy);
+        let (path, _file, mut mapped) = open(&copy);
+        let weights = Weights::load(&[path], LoadMode::Mmap).unwrap();
+        let (before, _) = mapped_kib(&copy);
         mapped.release_pages(&[&weights]).unwrap();
-        let after = mapped_kib(&copy);
+        let (after, _) = mapped_kib(&copy);
         let whole = weights.sizes().bytes / 1024;
         assert!(before * 2 > whole && after * 10 < whole, "{before}, then {after} of {whole} KiB");
         std::fs::remove_file(&copy).unwrap();
+    }
+
+    #[test]
+    fn weights_that_are_read_in_the_file_get_huge_pages_where_the_file_system_has_them() {
+        register(Kernel::Baseline);
+        // Linux has huge pages for files in memory; for those on a disk, some kernels.
+        let memory = Path::new("/dev/shm");
+        if !memory.is_dir() {
+            return eprintln!("skipped: there are no files in memory");
+        }
+        let copy = memory.join(format!("flotilla-huge-{}.gguf", std::process::id()));
+        let shape = SHAPES.iter().find(|shape| shape.name == "tiny-window").unwrap();
+        let quant = QUANTS.iter().find(|quant| quant.name == "f16").unwrap();
+        let mut out = BufWriter::new(File::create(&copy).unwrap());
+        Synth::new(shape, quant).unwrap().write(&mut out, |_| {}).unwrap();
+        drop(out);
+        let (path, _file, mut mapped) = open(&copy);
+        let weights = Weights::load(&[path], LoadMode::Mmap).unwrap();
+        mapped.release_pages(&[&weights]).unwrap();
+        let (_, _other, mut unused) = open(&copy);
+        assert_eq!(unused.use_huge_pages().unwrap(), 0, "nothing has been read yet");
+        let mut model = LlamaModel::new(weights, options(1, 32)).unwrap();
+        let mut logits = || {
+            let row = Row { token: 5, position: 0, seq: 0, logits: true };
+            assert_eq!(model.decode(&[row], &|| false), Ok(Decoded::Whole));
+            let logits = model.logits(0).to_vec();
+            model.clear(0);
+            logits
+        };
+        let before = logits();
+        let moved = mapped.use_huge_pages();
+        let (_, huge) = mapped_kib(&copy);
+        std::fs::remove_file(&copy).unwrap();
+        match moved {
+            Ok(bytes) => assert!(bytes > 0 && huge * 1024 == bytes as u64, "{bytes}, {huge}"),
+            // The kernel was built without them, or there is no memory for one.
+            Err(error) => eprintln!("skipped: {error}"),
+        }
+        assert_eq!(logits(), before, "nothing is computed otherwise");
     }
 }

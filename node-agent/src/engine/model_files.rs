@@ -115,6 +115,13 @@ impl ModelFiles {
         }
     }
 
+    /// True if the file has the tensors that score a pair. Of a file in parts, only the first
+    /// header is known.
+    pub(crate) fn has_classifier(&self) -> bool {
+        let mut tensors = self.header.tensor_list.iter();
+        self.parts.len() > 1 || tensors.any(|tensor| tensor.name.starts_with("cls"))
+    }
+
     /// Fingerprint of the weights.
     pub(crate) fn digest(&self) -> Fingerprint {
         self.digest

@@ -197,9 +197,14 @@ impl Prompts {
         };
         escape::attempt();
         let _watched = watch(files, self.reports.clone());
+        let mapped = self.confined.mapped.take().filter(|_| self.options.huge_pages);
+        // Without them, the models compute a little slower.
+        let use_huge_pages = || mapped.map(|mut mapped| mapped.use_huge_pages());
         let lanes = [(Lane::Small, "small prompts"), (Lane::Large, "large prompts")];
         let (this, preparer, running) = (&self, &preparer, &running);
         std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().name("huge pages".into());
+            let _ = builder.spawn_scoped(scope, use_huge_pages);
             for (lane, name) in lanes.repeat(lane_threads(self.options.threads)) {
                 let builder = std::thread::Builder::new().name(name.into());
                 let spawned = builder.spawn_scoped(scope, move || {
@@ -305,15 +310,13 @@ impl Prompts {
         let weights = load(files, self.options.mtp_head)?;
         let draft = draft.as_ref().map(|files| load(files, false));
         let draft = draft.transpose().map_err(|error| LoadError::Draft(Box::new(error)))?;
-        let is_mapped = self.options.load == LoadMode::Mmap;
-        if let Some(mapped) = self.confined.mapped.take().filter(|_| is_mapped) {
+        if self.options.load == LoadMode::Mmap {
             let loaded: Vec<&Weights> = [&weights].into_iter().chain(&draft).collect();
-            // Without it, the models need more memory.
-            let _ = mapped.release_pages(&loaded);
+            self.confined.release_pages(&loaded);
         }
         let pooling = self.options.pooling.or_else(|| weights.pooling());
         let (running, speculates, prefix_key) = match pooling {
-            Some(Pooling::Rank) if !has_classifier(files) => return Err(LoadError::NoClassifier),
+            Some(Pooling::Rank) if !files.has_classifier() => return Err(LoadError::NoClassifier),
             Some(_) if draft.is_some() => return Err(LoadError::DraftWithoutText),
             Some(pooling) => (self.start_embedder(&weights, pooling)?, false, None),
             None => self.start_generator(&weights, draft)?,
@@ -411,13 +414,6 @@ struct Loaded {
     /// True if it may compute several tokens of a response at once.
     speculates: bool,
     prefix_key: Option<Key>,
-}
-
-/// True if the file has the tensors that score a pair. Of a file in parts, only the first header is
-/// known.
-fn has_classifier(files: &ModelFiles) -> bool {
-    let mut tensors = files.header().tensor_list.iter();
-    files.parts().len() > 1 || tensors.any(|tensor| tensor.name.starts_with("cls"))
 }
 
 fn no_thread(error: io::Error) -> LoadError {

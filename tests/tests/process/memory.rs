@@ -185,3 +185,54 @@ async fn requests_that_gave_up_their_cells_begin_again_without_a_shared_beginnin
         }
     }
 }
+
+/// A model in a file system that has huge pages with every kernel; removed with its handle.
+struct InMemory(PathBuf);
+
+impl InMemory {
+    /// `None` if there is no such file system, or no memory in one piece for such a page.
+    fn new(folder: &Folder) -> Option<Self> {
+        let free = std::fs::read_to_string("/proc/buddyinfo").ok()?;
+        // "Node 0, zone Normal", and how many pieces of 1, 2, 4, ... pages are free.
+        let pieces = |zone: &str| {
+            zone.split_whitespace().skip(4 + 9).any(|count| count.parse::<u64>().unwrap_or(0) > 8)
+        };
+        let path = PathBuf::from("/dev/shm").join(folder.path().file_name()?);
+        let has_room =
+            free.lines().any(pieces) && path.parent().is_some_and(std::path::Path::is_dir);
+        has_room.then(|| std::fs::copy(synth(folder, "tiny-window"), &path).unwrap())?;
+        Some(Self(path))
+    }
+}
+
+impl Drop for InMemory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn weights_in_the_file_have_huge_pages_unless_the_operator_refuses_them() {
+    // A file keeps its huge pages, so each agent has one of its own.
+    let folders = [Folder::new(), Folder::new()];
+    let models: Option<Vec<InMemory>> = folders.iter().map(InMemory::new).collect();
+    let Some(models) = models else {
+        return eprintln!("skipped: no huge pages for files in memory");
+    };
+    let huge_kib = |agent: &Agent| {
+        let path = format!("/proc/{}/smaps_rollup", agent.engine().as_raw_nonzero());
+        let sums = std::fs::read_to_string(path).unwrap();
+        let sum = sums.lines().find_map(|line| line.strip_prefix("ShmemPmdMapped:")).unwrap();
+        sum.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    let ask = async |agent: &Agent| {
+        let body = json!({"model": "m", "prompt": "to be", "max_tokens": 8, "temperature": 0});
+        complete(agent, body).await["choices"][0]["text"].clone()
+    };
+    let with = Agent::start_with_model(&models[0].0, &["--model-name", "m"]).await;
+    fleet_tests::eventually("a huge page", async || (huge_kib(&with) > 0).then_some(())).await;
+    let refusing = ["--model-name", "m", "--no-huge-pages"];
+    let without = Agent::start_with_model(&models[1].0, &refusing).await;
+    assert_eq!(ask(&with).await, ask(&without).await);
+    assert_eq!(huge_kib(&without), 0);
+}

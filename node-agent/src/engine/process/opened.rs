@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use inference_core::llama::MappedFiles;
+use inference_core::llama::{MappedFiles, Weights};
 use inference_core::scheduler::prefix_disk::SlotFolder;
 
 use super::prefixes::Prefixes;
@@ -37,6 +37,14 @@ pub(super) struct Confined {
     pub(super) slots: Option<SlotFolder>,
     /// The models' files, unless the system hides its mappings.
     pub(super) mapped: Option<MappedFiles>,
+}
+
+impl Confined {
+    /// Unmaps the pages that the models, which are mapped, were loaded from.
+    pub(super) fn release_pages(&mut self, loaded: &[&Weights]) {
+        // Without it, the models need more memory.
+        let _ = self.mapped.as_mut().map(|mapped| mapped.release_pages(loaded));
+    }
 }
 
 /// Opens the models' files, if they are the intended ones, and the folders of saved prefixes and
