@@ -9,7 +9,7 @@ function(flotilla_pass_cell_positions)
     set(begin "void llama_kv_cache::set_input_kq_mask(ggml_tensor * dst, const llama_ubatch * ubatch, bool causal_attn) const {")
     set(cells "v_cells[seq_to_stream[ubatch->seq_id[0][0]]]")
     # Attention over several pools at once is ggml's.
-    flotilla_change_source(llama-kv-cache.cpp "${begin}" "${begin}
+    flotilla_change_source(llama llama-kv-cache.cpp "${begin}" "${begin}
     if (dst->ne[3] == 1) flotilla::CellPositions::note(dst, flotilla::positions(${cells}).data());")
     set_source_files_properties("${CMAKE_BINARY_DIR}/flotilla/llama-kv-cache.cpp"
         TARGET_DIRECTORY llama

@@ -17,7 +17,7 @@ function(flotilla_change_graphs)
         ggml_prec_set_acc(res, GGML_PREC_BF16);
     }
 ")
-    flotilla_change_source(llama-graph.cpp
+    flotilla_change_source(llama llama-graph.cpp
         "${before}" "    if (flotilla::are_in_cache(output_states, s)) return output_states;
 ${before}"
         "${product}" "    const ggml_tensor * const whole = w;

@@ -69,6 +69,22 @@ function(flotilla_add_our_kernels target)
     target_sources(${target} PRIVATE 
         ${folder}/attention.cpp ${folder}/conv.cpp ${folder}/delta.cpp ${folder}/elements.cpp ${folder}/matmul.cpp
         ${folder}/scan.cpp)
+    # Threads that wait for others sleep after a while (inference-core/kernels/barrier.h).
+    set(barrier "void ggml_barrier(struct ggml_threadpool * tp) {")
+    set(release "        atomic_fetch_add_explicit(&tp->n_barrier_passed, 1, memory_order_seq_cst);
+        return;")
+    set(wait "    while (atomic_load_explicit(&tp->n_barrier_passed, memory_order_relaxed) == n_passed) {
+        ggml_thread_cpu_relax();
+    }")
+    flotilla_change_source(${target} ggml-cpu/ggml-cpu.c
+        "${barrier}" "#include \"${folder}/barrier.h\"
+${barrier}"
+        "${release}" "        atomic_fetch_add_explicit(&tp->n_barrier_passed, 1, memory_order_seq_cst);
+        flotilla_wake(&tp->n_barrier_passed);
+        return;"
+        "${wait}" "    flotilla_wait(&tp->n_barrier_passed, n_passed);")
+    set_source_files_properties("${CMAKE_BINARY_DIR}/flotilla/ggml-cpu/ggml-cpu.c"
+        PROPERTIES OBJECT_DEPENDS ${folder}/barrier.h)
 endfunction()
 
 # Leaves `ggml_backend_cpu_<tag>_reg` as the archive's only global symbol.

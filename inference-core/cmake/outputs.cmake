@@ -18,7 +18,7 @@
 function(flotilla_change_outputs)
     set(pooled "cparams.embeddings && cparams.pooling_type != LLAMA_POOLING_TYPE_NONE")
     set(copy "ggml_backend_tensor_get_async(backend_res, t_logits, logits_out, 0, n_outputs*n_vocab*sizeof(float));")
-    flotilla_change_source(llama-context.cpp
+    flotilla_change_source(llama llama-context.cpp
         "bool has_logits     = true;" "bool has_logits = !(${pooled});"
         "${copy}" "if (ubatch.n_tokens == n_tokens_all) logits.data = (float *) t_logits->data; else ${copy}")
     set(staging ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../memory/staging.cpp)

@@ -7,11 +7,11 @@
 function(flotilla_keep_states_in_place)
     set(states "build_rs(inp, ssm_states_all, hparams.n_embd_s(), n_seqs")
     foreach (model qwen35 qwen35moe qwen3next)
-        flotilla_change_source(models/${model}.cpp "${states})"
+        flotilla_change_source(llama models/${model}.cpp "${states})"
             "${states}, flotilla::states_in_cache(*inp, n_seqs, head_v_dim, cparams))")
     endforeach()
     set(named "cb(new_state, \"new_state\", il);")
-    flotilla_change_source(models/delta-net-base.cpp "${named}" "${named}
+    flotilla_change_source(llama models/delta-net-base.cpp "${named}" "${named}
         if (flotilla::keep_in_cache(output, s, ssm_states_all, *inp)) return output;")
     get_target_property(folder llama SOURCE_DIR)
     target_include_directories(llama PRIVATE "${folder}/models")

@@ -141,6 +141,10 @@ async fn one_machine(model: &Path, title: &str) {
                 table.add(&name, peer, work::decode(peer, salt, clients).await);
             }
         }
+        for (salt, peer) in table.turn(round, &peers) {
+            let name = "tokens/s, 4 at a time, beside a busy program on each core";
+            table.add(name, peer, work::decode_beside_others(peer, salt).await);
+        }
         for tokens in [500, 1000, 2000] {
             let name = format!("first token of a prompt of {tokens} tokens, s");
             for (salt, peer) in table.turn(round, &peers) {

@@ -49,6 +49,12 @@ impl Process {
         Self(child.unwrap_or_else(|e| panic!("{command:?}: {e}")))
     }
 
+    /// A program that computes all the time.
+    pub fn busy() -> Self {
+        let mut shell = Command::new("sh");
+        Self(shell.args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap())
+    }
+
     /// Itself and its children, whichever of its threads has started them.
     fn pids(&self) -> Vec<Pid> {
         let pid = self.0.id();

@@ -4,7 +4,7 @@ use futures_util::future::{join, join_all};
 use serde_json::json;
 
 use crate::load::{Begun, Timing, ask, ask_all, text, user};
-use crate::peers::Peer;
+use crate::peers::{Peer, Process};
 use crate::{median, quantile};
 
 /// Requests that decode side by side.
@@ -15,6 +15,13 @@ pub async fn decode(peer: &Peer, salt: u64, clients: usize) -> f64 {
     let prompts = (0..clients as u64).map(|i| user(text(salt * 100 + i, 60)));
     let (all, took) = ask_all(peer, prompts, 64).await;
     all.iter().map(Timing::tokens).sum::<f64>() / took.as_secs_f64()
+}
+
+/// The same for four requests, while another program keeps each core busy.
+pub async fn decode_beside_others(peer: &Peer, salt: u64) -> f64 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let _busy: Vec<Process> = (0..cores).map(|_| Process::busy()).collect();
+    decode(peer, salt, 4).await
 }
 
 /// Time to the first token of a prompt, in seconds.

@@ -121,6 +121,25 @@ fn alone(shape: &str) -> (Vec<Vec<f32>>, f32) {
 }
 
 #[test]
+fn threads_that_share_cores_wait_for_each_other_and_compute_the_same() {
+    let logits = |threads: u32| {
+        let options = ContextOptions { threads, ..options(1, 512) };
+        let mut model = LlamaModel::new(weights("tiny"), options).unwrap();
+        let mut compute = || {
+            assert_eq!(model.decode(&rows(0, 0, 0, TOKENS), NEVER), Ok(Decoded::Whole));
+            let logits = model.logits(TOKENS as usize - 1).to_vec();
+            model.clear(0);
+            logits
+        };
+        let first = compute();
+        (0..20).for_each(|_| assert_eq!(compute(), first));
+        first
+    };
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    assert_eq!(logits(4 * cores.min(16)), logits(1));
+}
+
+#[test]
 fn weights_that_several_threads_repack_into_memory_found_ahead_are_the_same() {
     register(Kernel::Baseline);
     for (shape, quant) in [("tiny", "q4_0"), ("tiny-experts", "q4_0"), ("tiny-experts", "q4_k_m")] {
