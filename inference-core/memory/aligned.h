@@ -5,6 +5,8 @@
 #include <cstdint>
 
 constexpr size_t HUGE_PAGE_BYTES = 2 << 20;
+/// More than any machine has. Sums of two such numbers do not overflow.
+constexpr size_t BYTES_MAX = SIZE_MAX / 4;
 
 inline size_t rounded_up(size_t bytes, size_t multiple) {
     return (bytes + multiple - 1) / multiple * multiple;

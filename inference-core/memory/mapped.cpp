@@ -7,9 +7,6 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/// More than any machine has. Sums of two such numbers do not overflow.
-constexpr size_t BYTES_MAX = SIZE_MAX / 4;
-
 /// The same as `mmap`, which it replaces.
 extern "C" void * flotilla_mmap(void * wanted, size_t bytes, int access, int flags, int file, off_t offset) noexcept {
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));

@@ -21,8 +21,6 @@ constexpr size_t PAGE_BYTES = 4096;
 constexpr int64_t SLICE_ROWS = 64;
 /// A thread takes longer to start than to repack fewer bytes.
 constexpr size_t PARALLEL_BYTES_MIN = 64 << 10;
-/// More than any machine has. Sums of two such numbers do not overflow.
-constexpr size_t BYTES_MAX = SIZE_MAX / 4;
 
 #ifdef __linux__
 

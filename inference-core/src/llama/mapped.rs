@@ -55,38 +55,39 @@ impl MappedFiles {
     /// The mappings cannot be read, or the system does not unmap their pages.
     pub fn release_pages(&mut self, _loaded: &[&Weights]) -> io::Result<()> {
         let maps = self.read_maps()?;
-        let mut mappings = maps.lines().filter_map(Mapping::read);
-        mappings.try_for_each(|mapping| {
-            if mapping.is_of(&self.names) { mapping.release_pages() } else { Ok(()) }
-        })
+        self.mappings(&maps).try_for_each(|mapping| mapping.release_pages())
     }
 
     /// Moves the weights that this process reads in the files into huge pages, and returns how many
-    /// bytes have them. That takes about a second for each GB, in which others may read them: call
-    /// it when all of them have been read once.
+    /// bytes have them; 0 if the system does not say which pages are mapped. That takes about a
+    /// second for each GB, in which others may read them: call it when all of them have been read
+    /// once.
     ///
     /// # Errors
-    /// The file system, the kernel, or the memory does not have huge pages for them, or the system
-    /// does not say what is mapped.
-    pub fn use_huge_pages(&mut self) -> io::Result<usize> {
-        let Some(pages) = self.pages.take() else { return Ok(0) };
+    /// The file system, the kernel, or the memory does not have huge pages for them, or the
+    /// mappings cannot be read.
+    pub fn use_huge_pages(mut self) -> io::Result<usize> {
         let maps = self.read_maps()?;
+        let Some(pages) = &self.pages else { return Ok(0) };
         let mut bytes = 0;
-        for mapping in maps.lines().filter_map(Mapping::read) {
-            for start in mapping.huge_pages().filter(|_| mapping.is_of(&self.names)) {
-                if !is_in_use(&pages, self.page_bytes, start)? {
-                    continue;
-                }
-                match collapse(start) {
-                    Ok(()) => bytes += HUGE_PAGE_BYTES,
-                    // Somebody else uses one of the pages.
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {}
-                    Err(e) => return Err(e),
-                }
+        for start in self.mappings(&maps).flat_map(|mapping| mapping.huge_pages()) {
+            if !is_in_use(pages, self.page_bytes, start)? {
+                continue;
+            }
+            match collapse(start).map_err(|e| (e.kind(), e)) {
+                Ok(()) => bytes += HUGE_PAGE_BYTES,
+                // Somebody else uses one of the pages.
+                Err((io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy, _)) => {}
+                Err((_, error)) => return Err(error),
             }
         }
         Ok(bytes)
+    }
+
+    /// The mappings of the files.
+    fn mappings<'a>(&'a self, maps: &'a str) -> impl Iterator<Item = Mapping<'a>> {
+        let all = maps.lines().filter_map(Mapping::read);
+        all.filter(|mapping| mapping.is_of(&self.names))
     }
 
     fn read_maps(&mut self) -> io::Result<String> {
@@ -249,7 +250,7 @@ mod tests {
         let (path, _file, mut mapped) = open(&copy);
         let weights = Weights::load(&[path], LoadMode::Mmap).unwrap();
         mapped.release_pages(&[&weights]).unwrap();
-        let (_, _other, mut unused) = open(&copy);
+        let (_, _other, unused) = open(&copy);
         assert_eq!(unused.use_huge_pages().unwrap(), 0, "nothing has been read yet");
         let mut model = LlamaModel::new(weights, options(1, 32)).unwrap();
         let mut logits = || {

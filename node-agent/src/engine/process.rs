@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use inference_core::llama::{
     ContextOptions, EmbedOptions, LlamaEmbedder, LlamaModel, LlamaTokenizer, LoadError, Loading,
-    Pooling, Weights, draft_model, mtp_head, register,
+    MappedFiles, Pooling, Weights, draft_model, mtp_head, register,
 };
 use inference_core::model_file::memory_plan::LoadMode;
 use inference_core::prepare::{IsWanted, Lane, PrepareError, Prepared, Preparer, RerankTemplate};
@@ -199,7 +199,7 @@ impl Prompts {
         let _watched = watch(files, self.reports.clone());
         let mapped = self.confined.mapped.take().filter(|_| self.options.huge_pages);
         // Without them, the models compute a little slower.
-        let use_huge_pages = || mapped.map(|mut mapped| mapped.use_huge_pages());
+        let use_huge_pages = || mapped.map(MappedFiles::use_huge_pages);
         let lanes = [(Lane::Small, "small prompts"), (Lane::Large, "large prompts")];
         let (this, preparer, running) = (&self, &preparer, &running);
         std::thread::scope(|scope| {
