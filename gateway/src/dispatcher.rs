@@ -330,6 +330,11 @@ impl Dispatcher {
         self.lock().scheduler.fleet.endpoint(id).is_none_or(Endpoint::is_idle)
     }
 
+    /// True if nobody works on an endpoint, and no request will be sent to it.
+    pub(crate) fn is_drained(&self, id: EndpointId) -> bool {
+        self.lock().scheduler.fleet.endpoint(id).is_some_and(Endpoint::is_drained)
+    }
+
     /// All endpoints, for the admin API.
     pub fn nodes(&self) -> Vec<NodeView> {
         let now = self.now();

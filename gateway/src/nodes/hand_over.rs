@@ -1,8 +1,9 @@
-//! Hands the saved prefixes of a leaving node to another one, so that its conversations go on there
-//! without computing their prompts again.
+//! Hands the saved prefixes of a leaving or drained node to another one, so that its conversations
+//! go on there without computing their prompts again.
 //!
-//! The node offers files when its engine has stopped ([`crate::nodes::link`] sees that in its
-//! status). This gateway chooses the node that shall have them, and passes on file by file, the
+//! A leaving node offers files when its engine has stopped; a drained one that works on nothing has
+//! them when its engine has written them ([`crate::nodes::link`] sees both in its status). This
+//! gateway chooses the node that shall have them, and passes on file by file, the
 //! longest conversation first, without keeping any. A file is worth the time in which its heir
 //! would compute its tokens, and no more: the first one that takes longer is given up, and with it
 //! the rest, because states of one model have about the same number of bytes for each token.
@@ -26,6 +27,8 @@ use crate::upstream::{NodeBody, Upstream};
 
 /// Most prefixes that are handed over.
 const PREFIXES_MAX: usize = 256;
+/// How often a node is asked for what it has, because it was busy before.
+const ASKED_MAX: u32 = 16;
 /// Maximum size of the list of offered prefixes.
 const LIST_BYTES_MAX: usize = 256 * 1024;
 /// Within this time a node answers a request without a file.
@@ -45,14 +48,20 @@ fn time_to_compute(tokens: u32, rate: Option<f32>) -> Duration {
 /// The hand-over of the node at the other end of a link. Dropping it ends it.
 #[derive(Default)]
 pub(crate) struct HandOver {
-    running: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Its value says whether the node has agreed.
+    running: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
+    /// True once it has begun for a node that stops.
     is_begun: bool,
-    has_heir: bool,
+    /// How often a drained node has been asked for what it has.
+    asked: u32,
+    has_agreed: bool,
+    heir: Option<String>,
 }
 
 impl HandOver {
-    /// Begins it when the node offers prefixes, and sends conversations to the heir that the node
-    /// names, whichever gateway has chosen it.
+    /// Follows the status of a node that leaves or has been drained. Begins when the node has
+    /// prefixes for another one, and sends conversations to the heir that the node names, whichever
+    /// gateway has chosen it.
     pub(crate) fn follow(
         &mut self,
         gateway: &Gateway,
@@ -60,34 +69,46 @@ impl HandOver {
         status: &PrefixStatus,
     ) {
         if let Some(heir) = &status.heir {
-            if !std::mem::replace(&mut self.has_heir, true) {
+            if self.heir.replace(heir.clone()).as_ref() != Some(heir) {
                 gateway.dispatcher.inherit_prefixes(id, heir);
             }
-        } else if status.offered > 0 && !std::mem::replace(&mut self.is_begun, true) {
+            return;
+        }
+        // A drained node writes what it has when it is asked first, and agrees later.
+        let is_stopping = status.offered > 0;
+        let is_due = match is_stopping {
+            true => !self.is_begun,
+            false => !self.has_agreed && (status.written || self.asked == 0),
+        };
+        if !is_due || self.running.is_some() || self.asked >= ASKED_MAX {
+            return;
+        }
+        if let Some(heir) = gateway.dispatcher.heir_of(id) {
+            (self.is_begun, self.asked) = (is_stopping, self.asked + 1);
             let (gateway, leaving) = (gateway.clone(), leaving.clone());
-            let running = async move { hand_over(&gateway, id, &leaving).await };
+            let running = async move { hand_over(&gateway, heir, &leaving).await };
             self.running = Some(Box::pin(running));
         }
     }
 
     /// Completes when it is over; never if there is none. Cancel-safe.
     pub(crate) async fn run(&mut self) {
-        match &mut self.running {
+        let is_agreed = match &mut self.running {
             Some(running) => running.await,
             None => std::future::pending().await,
-        }
+        };
+        self.has_agreed |= is_agreed;
         self.running = None;
     }
 }
 
-/// Hands over what `leaving` offers. Does nothing if no other node can use it.
-async fn hand_over(gateway: &Gateway, id: EndpointId, leaving: &Upstream) {
-    // The node waits no longer for its turn.
+/// Hands over what `leaving` has. False if it has nothing for this gateway.
+async fn hand_over(gateway: &Gateway, heir: Heir, leaving: &Upstream) -> bool {
+    // A node that stops waits no longer for its turn.
     let Ok(Ok(_permit)) = timeout(ANSWER_TIMEOUT, gateway.hand_overs.acquire()).await else {
-        return;
+        return false;
     };
-    let Some(heir) = gateway.dispatcher.heir_of(id) else { return };
-    let Some(offered) = claim(leaving, &heir).await else { return };
+    let Some(offered) = claim(leaving, &heir).await else { return false };
     let (begun, mut moved, mut bytes) = (Instant::now(), 0_u32, 0);
     for prefix in offered.iter().take(PREFIXES_MAX) {
         let outcome = pass_on(leaving, &heir, prefix).await;
@@ -101,8 +122,9 @@ async fn hand_over(gateway: &Gateway, id: EndpointId, leaving: &Upstream) {
     }
     let (heir, seconds) = (heir.name, begun.elapsed().as_secs_f64());
     tracing::info!(%heir, offered = offered.len(), moved, bytes, seconds, "prefixes handed over");
-    // It leaves by itself after a while, too.
+    // It goes on by itself after a while, too.
     let _ = ask(leaving, Request::delete(url(""))).await;
+    true
 }
 
 fn url(file: &str) -> String {
@@ -118,8 +140,8 @@ async fn ask(
     timeout(ANSWER_TIMEOUT, node.send(request)).await.unwrap_or(Err(Error::NodeLost))
 }
 
-/// Tells the node who shall have its prefixes, and returns the list. `None` if another gateway was
-/// faster.
+/// Reports to the node who shall have its prefixes, and returns the list. `None` if another gateway
+/// was faster, or the node has to write them first.
 async fn claim(leaving: &Upstream, heir: &Heir) -> Option<Vec<OfferedPrefix>> {
     let response = ask(leaving, Request::post(url("")).header(HEIR_HEADER, &*heir.name)).await;
     let response = response.ok().filter(|response| response.status() == StatusCode::OK)?;

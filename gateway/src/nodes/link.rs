@@ -132,13 +132,17 @@ async fn follow_status(
         };
         // From now on the identity must not change.
         expect.identity.get_or_insert_with(|| (status.node.clone(), status.epoch));
-        let prefixes = status.prefixes.clone();
-        let prefixes = prefixes.filter(|_| hands_over && status.state == NodeState::Draining);
+        let prefixes = status.prefixes.clone().filter(|_| hands_over);
+        let is_stopping = status.state == NodeState::Draining;
         if let Err(end) = endpoint.record(upstream, status) {
             return end;
         }
         if let (Some(id), Some(prefixes)) = (endpoint.id, prefixes) {
-            handing.follow(&endpoint.gateway, (id, upstream), &prefixes);
+            if is_stopping || endpoint.dispatcher().is_drained(id) {
+                handing.follow(&endpoint.gateway, (id, upstream), &prefixes);
+            } else {
+                handing = HandOver::default();
+            }
         }
     }
 }

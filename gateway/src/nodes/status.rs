@@ -209,8 +209,8 @@ mod tests {
             assert_eq!(status.decode_tokens_per_second, None);
             assert_eq!(status.vitals, Some(Vitals::default()));
         }
-        let heir =
-            |name: &str| PrefixStatus { key: "k".into(), offered: 1, heir: Some(name.into()) };
+        let saving = || PrefixStatus { key: "k".into(), ..PrefixStatus::default() };
+        let heir = |name: &str| PrefixStatus { heir: Some(name.into()), ..saving() };
         let long = PrefixStatus { key: "k".repeat(65), ..PrefixStatus::default() };
         for (prefixes, is_kept) in [
             (heir("b"), true),

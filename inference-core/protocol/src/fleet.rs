@@ -51,9 +51,10 @@ pub const PREFIX_GROUP_HEADER: &str = "x-flotilla-prefix-group";
 pub const DIGEST_HEADER: &str = "x-flotilla-digest";
 /// Path on the node of its saved prefixes, for the gateway. A leaving node offers them in its
 /// status ([`PrefixStatus`]). `POST` claims them for the node in [`HEIR_HEADER`] and lists them as
-/// [`OfferedPrefix`]es; a gateway that is not the first gets 409. `GET` of one of their files, by
-/// its number as another segment, returns it, `PUT` sends it to the other node, and `DELETE` tells
-/// the first one that it may leave.
+/// [`OfferedPrefix`]es; a gateway that is not the first gets 409. So does one that claims those of
+/// a node which works, or has to write them first, which it then does. `GET` of one of their files,
+/// by its number as another segment, returns it, `PUT` sends it to the other node, and `DELETE`
+/// says to the first one that it may leave.
 pub const PREFIXES_PATH: &str = "/fleet/v1/prefixes";
 /// Header of a claim: the name of the node that shall have the prefixes.
 pub const HEIR_HEADER: &str = "x-flotilla-heir";
@@ -185,6 +186,10 @@ pub struct PrefixStatus {
     /// Prefixes that the leaving node offers.
     #[serde(skip_serializing_if = "is_zero")]
     pub offered: u32,
+    /// True if all that a running engine would keep is in files, so that a gateway which has
+    /// drained the node may claim them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub written: bool,
     /// The node that shall have them, once a gateway has claimed them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heir: Option<String>,

@@ -73,6 +73,8 @@ enum Message<Job> {
     Job(Job),
     /// Write what should survive a restart for this long, and say so.
     Finish(Duration, SyncSender<()>),
+    /// Write it soon, as after a while with nothing to do.
+    Rest,
     /// Take the incoming file with this number.
     TakeFile(u64),
     Slot(SlotOrder, SyncSender<Result<SlotContent, SlotFailure>>),
@@ -87,6 +89,12 @@ impl<Job> FileCommands<Job> {
     /// not: then its tokens are computed again.
     pub fn take_file(&self, number: u64) {
         let _ = self.0.try_send(Message::TakeFile(number));
+    }
+
+    /// Has the engine write what should survive a restart, once it has nothing to do. An engine
+    /// with a full inbox does so later, by itself.
+    pub fn write_soon(&self) {
+        let _ = self.0.try_send(Message::Rest);
     }
 
     /// Waits until the engine has carried out an order about a slot.
@@ -272,6 +280,7 @@ fn take_messages<E: StepEngine>(
         };
         match message {
             Message::Job(job) => engine.submit(job, &mut |id, event| listener.event(id, event)),
+            Message::Rest => wait = REST_WAIT,
             Message::TakeFile(number) => {
                 engine.take_file(number);
                 // Its rest counts the file.

@@ -25,7 +25,7 @@ use folder::FILES_MAX;
 use worker::{Named, Place, Report, Write};
 
 pub use file_format::{Header, Key, parse};
-pub use folder::{FileId, PrefixFolder, digest_of, incoming_file};
+pub use folder::{FileId, PrefixFolder, SavedFile, digest_of, files_with, incoming_file};
 pub use slot_folder::{SavedSlot, SlotFolder, SlotLimits};
 pub use worker::Tell;
 

@@ -341,6 +341,7 @@ impl<M: Model> StepEngine for Engine<M> {
     type Job = Job;
 
     fn submit(&mut self, job: Job, emit: Emit<'_>) {
+        self.stats.is_written = false;
         let tokens = job.tokens.len() as u32;
         if let Err(job) = self.queue.push(job.tenant, tokens, job) {
             emit(job.id, Event::Failed(Failure::QueueFull));
@@ -374,7 +375,10 @@ impl<M: Model> StepEngine for Engine<M> {
 
     fn rest(&mut self, clock: &dyn Fn() -> Duration) -> bool {
         self.take_files(clock);
-        self.write_all() && self.disk.as_ref().is_some_and(|disk| !disk.is_failing())
+        let is_more = self.write_all();
+        let Some(disk) = self.disk.as_ref().filter(|disk| !disk.is_failing()) else { return false };
+        self.stats.is_written = !is_more && disk.is_settled();
+        !self.stats.is_written
     }
 
     fn take_file(&mut self, number: u64) {
@@ -382,6 +386,7 @@ impl<M: Model> StepEngine for Engine<M> {
     }
 
     fn order_slot(&mut self, order: SlotOrder) -> Result<SlotContent, SlotFailure> {
+        self.stats.is_written = false;
         self.carry_out(order)
     }
 

@@ -319,7 +319,10 @@ impl EngineClient {
     }
 
     pub(crate) fn set_stats(&self, stats: EngineStats) {
-        self.lock().stats = stats;
+        let before = std::mem::replace(&mut self.lock().stats, stats);
+        if before.is_written != stats.is_written {
+            self.bump();
+        }
     }
 
     /// Waits for commands for the engine.
@@ -342,6 +345,16 @@ impl EngineClient {
     /// Has the engine take an incoming file with a prefix.
     pub(crate) fn take_prefix(&self, number: u64) {
         self.lock().commands.push(Command::TakePrefix(number));
+        self.0.commands_ready.notify_one();
+    }
+
+    /// Has the engine write its prefixes to files once it has nothing to do.
+    pub(crate) fn write_prefixes(&self) {
+        let mut inner = self.lock();
+        if !inner.commands.contains(&Command::WritePrefixes) {
+            inner.commands.push(Command::WritePrefixes);
+        }
+        drop(inner);
         self.0.commands_ready.notify_one();
     }
 

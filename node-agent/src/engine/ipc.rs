@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Slot(RequestId, SlotRequest),
     /// Take the file with a prefix that came in under this number.
     TakePrefix(u64),
+    /// Write what should survive a restart, as soon as there is nothing else to do.
+    WritePrefixes,
     /// Write what should survive a restart, for no longer than this, and exit.
     Stop(Duration),
 }

@@ -122,6 +122,7 @@ fn read_commands(
             Command::TakePrefix(number) => {
                 controls.get().into_iter().for_each(|controls| controls.take_prefix(number));
             }
+            Command::WritePrefixes => controls.get().into_iter().for_each(Controls::write_soon),
             Command::Slot(id, request) => {
                 let controls = controls.get().ok_or(Failure::NotGenerative);
                 if let Err(failure) = controls.and_then(|controls| controls.slot(id, request)) {

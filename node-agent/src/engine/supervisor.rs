@@ -294,9 +294,8 @@ async fn write_commands(mut writer: OwnedWriteHalf, client: &EngineClient) -> st
                 (Err(_), Command::Submit(id, _) | Command::Slot(id, _)) => {
                     client.deliver(id, Event::Failed(Failure::TooLarge));
                 }
-                (Err(e), Command::Cancel(_) | Command::Stop(_) | Command::TakePrefix(_)) => {
-                    return e;
-                }
+                // All others are short.
+                (Err(e), _) => return e,
             }
         }
         if let Err(e) = writer.write_all(&wire).await {

@@ -65,7 +65,7 @@ pub(crate) fn facts(node: &Node, link: LinkId) -> NodeStatus {
         prefill_tokens_per_second: measured(figures.stats.prefill_tokens_per_second),
         decode_tokens_per_second: measured(figures.stats.decode_tokens_per_second),
         vitals: Some(vitals(node, &figures)),
-        prefixes: node.hand_over.status(prefix_key),
+        prefixes: node.hand_over.status(prefix_key, &node.engine),
     }
 }
 

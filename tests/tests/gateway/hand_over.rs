@@ -112,6 +112,78 @@ async fn the_files_of_a_leaving_node_go_to_one_that_computes_the_same_and_so_do_
     gateway.is_idle().await;
 }
 
+/// The engine of a node has written what it has.
+fn has_written(node: &MockNode) {
+    node.says(|status| status.prefixes.iter_mut().for_each(|prefixes| prefixes.written = true));
+}
+
+#[tokio::test]
+async fn what_a_drained_node_has_goes_to_another_one_once_it_works_on_nothing_and_has_written_it() {
+    let gateway = Gateway::start(ON).await;
+    let mut a = MockNode::join(gateway.address, saving("a", "k")).await;
+    eventually("a to be linked", async || (gateway.linked().await == 1).then_some(())).await;
+    let asking = super::posts(&gateway, "/v1/chat/completions", long_chat());
+    let running = a.asked().await;
+    let mut b = MockNode::join(gateway.address, saving("b", "k")).await;
+    eventually("both to be linked", async || (gateway.linked().await == 2).then_some(())).await;
+    assert_eq!(gateway.admin.post("/admin/v1/nodes/a/cordon", "").await.status, 200);
+    has_written(&a);
+    running.answer("Hello");
+    assert_eq!(asking.await.unwrap().status, 200);
+
+    // Asked for the first time, it has to write something.
+    a.says(|status| status.prefixes.iter_mut().for_each(|prefixes| prefixes.written = false));
+    let claim = a.asked().await;
+    assert_eq!((&*claim.method, &*claim.path), ("POST", "/fleet/v1/prefixes"));
+    claim.refuse(409);
+    has_written(&a);
+    claims(&mut a, "b", json!([{"file": 7, "tokens": 3000, "bytes": 5}])).await;
+    a.says(|status| {
+        status.prefixes.iter_mut().for_each(|prefixes| prefixes.heir = Some("b".into()));
+    });
+    reads(&mut a, 7).await.reply(200, "application/octet-stream", "state".into());
+    b.asked().await.reply(204, "text/plain", String::new());
+    is_done(&mut a).await;
+    assert_eq!(outcomes(&gateway).await, [1, 0, 0, 0]);
+
+    // It serves again, but its conversation has moved.
+    assert_eq!(gateway.admin.post("/admin/v1/nodes/a/uncordon", "").await.status, 200);
+    for _ in 0..4 {
+        let asking = super::posts(&gateway, "/v1/chat/completions", long_chat());
+        b.asked().await.answer("Hello again");
+        assert_eq!(asking.await.unwrap().status, 200);
+    }
+    assert!(a.is_asked().is_none());
+    gateway.is_idle().await;
+}
+
+#[tokio::test]
+async fn a_drained_node_is_asked_once_if_it_does_not_say_that_it_has_written_anything() {
+    let gateway = Gateway::start(ON).await;
+    let mut a = MockNode::join(gateway.address, saving("a", "k")).await;
+    let mut b = MockNode::join(gateway.address, saving("b", "k")).await;
+    eventually("both to be linked", async || (gateway.linked().await == 2).then_some(())).await;
+    // Its own clients keep it busy.
+    a.says(|status| status.slots_busy_elsewhere = 1);
+    assert_eq!(gateway.admin.post("/admin/v1/nodes/a/cordon", "").await.status, 200);
+    let asking = super::posts(&gateway, "/v1/chat/completions", long_chat());
+    b.asked().await.answer("Hello");
+    assert_eq!(asking.await.unwrap().status, 200);
+    assert!(a.is_asked().is_none());
+    a.says(|status| status.slots_busy_elsewhere = 0);
+    let claim = a.asked().await;
+    assert_eq!(claim.method, "POST");
+    claim.refuse(409);
+    for queued in [1, 0, 1] {
+        a.says(|status| status.queued = queued);
+        let asking = super::posts(&gateway, "/v1/chat/completions", long_chat());
+        b.asked().await.answer("Hello");
+        assert_eq!(asking.await.unwrap().status, 200);
+    }
+    assert!(a.is_asked().is_none());
+    assert_eq!(outcomes(&gateway).await, [0; 4]);
+}
+
 #[tokio::test]
 async fn a_file_that_takes_longer_than_its_tokens_is_given_up_with_all_others() {
     let gateway = Gateway::start(ON).await;

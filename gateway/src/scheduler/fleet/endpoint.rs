@@ -180,6 +180,11 @@ impl<L> Endpoint<L> {
         self.leases == 0 && self.queries == 0
     }
 
+    /// True if it is cordoned and works on nothing.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.is_cordoned && self.is_idle() && self.busy() == 0
+    }
+
     pub(super) fn can_serve(&self, model: &str, constraints: &RouteConstraints) -> bool {
         let may = self.external.is_none() || constraints.external != ExternalPolicy::Never;
         may && self.model(model).is_some_and(|model| constraints.allows_model(model))

@@ -20,6 +20,8 @@ const PARTIAL: &str = "part";
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Maximum number of files that are looked at.
 pub(super) const FILES_MAX: usize = 1024;
+/// Maximum number of entries of a folder in use that are looked at.
+const ENTRIES_MAX: usize = 2 * FILES_MAX;
 
 /// Where a file from another node is written in a folder of prefixes, which may be in use, before
 /// the engine takes it.
@@ -81,18 +83,6 @@ impl PrefixFolder {
             self.remove(id);
         }
         Ok(found)
-    }
-
-    /// The whole files with this key.
-    pub fn files_of(&self, key: &Key) -> io::Result<Vec<(FileId, Header)>> {
-        let headers =
-            self.list()?.into_iter().filter_map(|file| Some((file, self.header(file).ok()?)));
-        Ok(headers.filter(|(_, header)| header.key == *key).collect())
-    }
-
-    /// Path of a file.
-    pub fn file(&self, id: FileId) -> PathBuf {
-        self.path(id, PREFIX)
     }
 
     /// Makes an incoming file one of the folder's, if it is whole and has this key. Deletes it
@@ -162,8 +152,41 @@ impl PrefixFolder {
     }
 
     fn path(&self, id: FileId, extension: &str) -> PathBuf {
-        self.path.join(format!("{id:016x}.{extension}"))
+        path_of(&self.path, id, extension)
     }
+}
+
+fn path_of(folder: &Path, id: FileId, extension: &str) -> PathBuf {
+    folder.join(format!("{id:016x}.{extension}"))
+}
+
+/// A file in a folder that may be in use, so that it may be gone at any time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedFile {
+    /// Its number.
+    pub id: FileId,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Number of tokens of its prefix.
+    pub tokens: u32,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// The whole files with this key in a folder that may be in use. Changes nothing there.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn files_with(folder: &Path, key: &Key) -> io::Result<Vec<SavedFile>> {
+    let names = std::fs::read_dir(folder)?.take(ENTRIES_MAX);
+    let ids = names.filter_map(|entry| id_of(&entry.ok()?.path()));
+    let files = ids.filter_map(|id| {
+        let path = path_of(folder, id, PREFIX);
+        let (header, _) = read_header(&mut File::open(&path).ok()?).ok()?;
+        let (tokens, bytes) = (header.tokens.len() as u32, header.file_bytes());
+        (header.key == *key).then_some(SavedFile { id, path, tokens, bytes })
+    });
+    Ok(files.take(FILES_MAX).collect())
 }
 
 /// The number in the name of a prefix.

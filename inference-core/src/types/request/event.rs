@@ -337,6 +337,8 @@ pub struct EngineStats {
     pub disk_tokens: u64,
     /// Saved prefixes that came from other nodes.
     pub received_prefixes: u64,
+    /// True if all prefixes worth that are in files, and nothing has been computed since.
+    pub is_written: bool,
     /// Kept prefixes that were evicted since the start.
     pub evictions: u64,
     /// Preemptions since the start.

@@ -37,6 +37,11 @@ impl Controls {
         self.prefixes.iter().for_each(|files| files.finish_writing(limit));
     }
 
+    /// Has it written soon.
+    pub(super) fn write_soon(&self) {
+        self.prefixes.iter().for_each(FileCommands::write_soon);
+    }
+
     /// Has the file with a prefix taken that came in under this number.
     pub(super) fn take_prefix(&self, number: u64) {
         self.prefixes.iter().for_each(|files| files.take_file(number));

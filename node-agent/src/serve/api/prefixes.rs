@@ -39,7 +39,7 @@ pub(super) async fn serve(
     let path = request.uri().path();
     let file = path.strip_prefix(PREFIXES_PATH).and_then(|rest| rest.strip_prefix('/'));
     match (request.method().as_str(), file) {
-        ("POST", None) => claim(node, &request),
+        ("POST", None) => claim(node, &request).await,
         ("PUT", None) => receive(node, request).await,
         ("DELETE", None) => {
             node.hand_over.finish();
@@ -57,13 +57,17 @@ fn no_content() -> Response<Body> {
     response
 }
 
-fn claim(node: &Node, request: &Request<Incoming>) -> Result<Response<Body>, Error> {
+async fn claim(node: &Node, request: &Request<Incoming>) -> Result<Response<Body>, Error> {
     let heir = request.headers().get(HEIR_HEADER).and_then(|name| name.to_str().ok());
     let heir = heir.filter(|name| is_plain_id(name)).ok_or_else(|| Error::Invalid {
         param: HEIR_HEADER,
         message: format!("{HEIR_HEADER}: expected the name of a node"),
     })?;
-    let offer = node.hand_over.claim(heir.into(), &node.engine).ok_or(Error::NothingOffered)?;
+    let offer = match (node.hand_over.claim(heir, &node.engine), &node.prefix_disk) {
+        (None, Some(disk)) => node.hand_over.claim_idle(heir, &node.engine, &disk.folder).await,
+        (offer, _) => offer,
+    };
+    let offer = offer.ok_or(Error::NothingOffered)?;
     tracing::info!(heir, prefixes = offer.prefixes().len(), "handing saved prefixes over");
     Ok(response::json(to_json(&offer.prefixes())))
 }

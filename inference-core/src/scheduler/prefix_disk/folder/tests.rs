@@ -58,6 +58,26 @@ fn a_state_is_read_as_it_was_written_and_only_the_owner_may_read_it() {
 }
 
 #[test]
+fn whole_files_with_a_key_are_listed_in_a_folder_in_use_and_nothing_is_changed_there() {
+    let temporary = Temporary::new();
+    let folder = PrefixFolder::open(&temporary.0).unwrap();
+    folder.write(3, &KEY, (T, &[1, 2, 3]), b"the state").unwrap();
+    folder.write(4, &[2; 32], (T, &[1, 2]), b"other weights").unwrap();
+    folder.write(5, &KEY, (T, &[7]), b"cut").unwrap();
+    let cut = path_of(&temporary.0, 5, PREFIX);
+    File::options().write(true).open(&cut).unwrap().set_len(40).unwrap();
+    std::fs::write(incoming_file(&temporary.0, 1), b"half").unwrap();
+    std::fs::write(temporary.0.join("notes.txt"), b"not ours").unwrap();
+    let before = temporary.files();
+    let path = path_of(&temporary.0, 3, PREFIX);
+    let bytes = path.metadata().unwrap().len();
+    let found = files_with(&temporary.0, &KEY).unwrap();
+    assert_eq!(found, [SavedFile { id: 3, path, tokens: 3, bytes }]);
+    assert_eq!(temporary.files(), before);
+    assert!(files_with(&temporary.0.join("missing"), &KEY).is_err());
+}
+
+#[test]
 fn a_folder_has_one_user_at_a_time() {
     let temporary = Temporary::new();
     let first = PrefixFolder::open(&temporary.0).unwrap();

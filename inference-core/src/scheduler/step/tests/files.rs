@@ -62,8 +62,12 @@ fn an_engine_with_nothing_to_do_writes_what_it_has() {
         let temporary = Temporary::new();
         let mut bench = on_disk(&temporary, model(), 1_000_000);
         converse(&mut bench, &[(1, about(1, 400)), (2, about(2, 300))]);
+        assert!(!bench.engine.stats().is_written);
         while bench.engine.rest(&|| Duration::ZERO) {}
-        // Dropped without a clean stop: only what is queued is still written.
+        assert!(bench.engine.stats().is_written);
+        bench.submit(9, "more");
+        assert!(!bench.engine.stats().is_written);
+        // Dropped without a clean stop.
         drop(bench);
         let mut bench = on_disk(&temporary, model(), 1_000_000);
         converse(&mut bench, &[(3, about(1, 400)), (4, about(2, 300))]);
