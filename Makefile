@@ -23,7 +23,7 @@ BENCH_MODEL := target/bench/qwen2.5-0.5b-q4_0.gguf
 HASWELL := qemu-x86_64 -cpu Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid
 
 .PHONY: help chart-files demo dist deb dist-gateway test build build-tests setup setup-test lint lint-github doc unit \
-    end-to-end avx2 docs release test-install test-arm64 test-skew test-clients test-engines bench-engine bench-gateway bench-peers bench-drafts soak kills overload screenshot fuzz deny
+    end-to-end avx2 docs release test-install test-arm64 test-numa test-skew test-clients test-engines bench-engine bench-gateway bench-peers bench-drafts soak kills overload screenshot fuzz deny
 # Steps share the cores and cargo's lock.
 .NOTPARALLEL:
 
@@ -167,6 +167,11 @@ test-install: build setup-test
 ## x86-64, root, and an hour.
 test-arm64: build setup-test
 	scripts/test-arm64.sh $(TARGET)
+
+## Test on a virtual machine with two NUMA nodes that the engine's memory is spread over them. Needs x86-64
+## and root; downloads a kernel of 27 MB the first time.
+test-numa: build
+	scripts/test-numa.sh $(TARGET)/release/flotilla-agent
 
 ## Test this version together with SINCE (default: the last release; before the first, the commit that
 ## gave this version its number): its gateway, its agents, and agents of both versions in one fleet.

@@ -171,3 +171,50 @@ fn nodes(files: &impl Files) -> Vec<NumaNode> {
     };
     ids.unwrap_or_default().into_iter().filter_map(read).collect()
 }
+
+/// Numbers of the nodes with memory whose CPUs this process may use.
+pub(crate) fn nodes_in_use(files: &impl Files) -> Vec<u32> {
+    let status = files.text("/proc/self/status").unwrap_or_default();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let Some(allowed) = allowed.and_then(parse_list) else { return Vec::new() };
+    let is_used = |node: &NumaNode| {
+        let cpus = parse_list(&node.cpus).unwrap_or_default();
+        node.total > 0 && cpus.iter().any(|cpu| allowed.contains(cpu))
+    };
+    nodes(files).into_iter().filter(is_used).map(|node| node.id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::FakeFiles;
+    use super::*;
+
+    #[test]
+    fn nodes_in_use_have_memory_and_a_cpu_that_the_process_may_use() {
+        let node = |files: FakeFiles, id: u32, cpus: &str, kib: u32| {
+            let folder = format!("/sys/devices/system/node/node{id}");
+            let info = format!("Node {id} MemTotal:  {kib} kB\nNode {id} MemFree:  1 kB\n");
+            files.file(&format!("{folder}/meminfo"), &info).file(&format!("{folder}/cpulist"), cpus)
+        };
+        let machine = |allowed: &str| {
+            let files = FakeFiles::default()
+                .file("/sys/devices/system/node/online", "0-3\n")
+                .file("/proc/self/status", &format!("Name: x\nCpus_allowed_list:\t{allowed}\n"));
+            let files = node(files, 0, "0-3,8-11\n", 4_000_000);
+            let files = node(files, 1, "4-7\n", 4_000_000);
+            // Memory without CPUs, as of an accelerator, and CPUs without memory.
+            let files = node(files, 2, "\n", 4_000_000);
+            node(files, 3, "12-15\n", 0)
+        };
+        for (allowed, expected) in [
+            ("0-15", vec![0, 1]),
+            ("7-8", vec![0, 1]),
+            ("0-3", vec![0]),
+            ("12", vec![]),
+            ("nonsense", vec![]),
+        ] {
+            assert_eq!(nodes_in_use(&machine(allowed)), expected, "{allowed}");
+        }
+        assert!(nodes_in_use(&FakeFiles::default()).is_empty());
+    }
+}

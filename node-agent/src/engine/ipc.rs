@@ -49,6 +49,8 @@ pub(crate) enum Report {
     Stats(EngineStats),
     /// Prefixes are not saved on disk, with the reason.
     PrefixesNotSaved(String),
+    /// How many NUMA nodes its memory is spread over, or why it is not.
+    MemoryNodes(Result<usize, String>),
 }
 
 /// Properties of a running engine.

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use clap::Args;
 use inference_core::hardware::Kernel;
-use inference_core::llama::{Loading, Weights, register};
+use inference_core::hardware::files::Root;
+use inference_core::llama::{Loading, Weights, register, spread_memory};
 use inference_core::model_file::memory_plan::LoadMode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -185,6 +186,8 @@ pub(crate) fn load_all_confined(
     let open = |(model, _): &(&Path, bool)| ModelFiles::open(model).map_err(|e| e.to_string());
     let opened = models.iter().map(open);
     let opened: Vec<ModelFiles> = opened.collect::<Result<_, _>>()?;
+    // Like the engine's. What a container forbids, it forbids the engine as well.
+    let _ = spread_memory(&Root::machine());
     let all: Vec<&File> = opened.iter().flat_map(ModelFiles::parts).collect();
     sandbox::confine(sandbox, &all, &[])?;
     register(kernel);

@@ -276,6 +276,7 @@ impl Prompts {
         }
         let files = &files.model;
         let EngineOptions { slots, context_tokens, threads, kernel, .. } = self.options;
+        let _ = self.reports.send(Report::MemoryNodes(self.confined.memory_nodes.clone()));
         let _ = self.reports.send(Report::Ready(EngineFacts {
             slots,
             context_tokens,

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::client::EngineClient;
-use crate::engine::ipc::{Command, Report, decode, encode, frame_length};
+use crate::engine::ipc::{Command, EngineFacts, Report, decode, encode, frame_length};
 use crate::engine::launch::{Launch, LaunchError};
 use crate::engine::options::EngineOptions;
 use crate::engine::prefix_disk::FINISH_LIMIT;
@@ -225,41 +225,54 @@ async fn read_reports(
             Ok(None) => return None,
             Ok(Some(Report::Ready(facts))) => {
                 *was_ready = true;
-                tracing::info!(
-                    slots = facts.slots,
-                    context_tokens = facts.context_tokens,
-                    threads = facts.threads,
-                    kernel = facts.kernel,
-                    sandbox = %facts.sandbox,
-                    sampling_defaults = %facts.sampling,
-                    "engine ready"
-                );
-                let template = &facts.template;
-                if template.lacks_tools {
-                    let notation = facts.format.calls;
-                    tracing::info!(?notation, "chat template describes no tools");
-                }
-                if !template.dropped_parts.is_empty() {
-                    let parts = template.dropped_parts.join(", ");
-                    tracing::info!(parts, "chat template leaves out parts");
-                }
-                if let Some(reason) = &template.error {
-                    let fix = "use another model file, or set --chat-template-file";
-                    tracing::warn!(reason, fix, "chat template is invalid; chats are refused");
-                }
-                if let Some(missing) = facts.sandbox.missing() {
-                    tracing::warn!(missing, "engine sandbox incomplete");
-                }
+                log_ready(&facts);
                 client.set_ready(facts);
             }
             Ok(Some(Report::LoadFailed(why))) => return Some(EngineExit::LoadFailed(why)),
             Ok(Some(Report::Event(id, event))) => client.deliver(id, event),
             Ok(Some(Report::Stats(stats))) => client.set_stats(stats),
+            Ok(Some(Report::MemoryNodes(nodes))) => log_memory_nodes(nodes),
             Ok(Some(Report::PrefixesNotSaved(reason))) => {
                 tracing::warn!(reason, "prefixes are not saved on disk");
             }
             Err(e) => return Some(EngineExit::Read(e)),
         }
+    }
+}
+
+fn log_ready(facts: &EngineFacts) {
+    tracing::info!(
+        slots = facts.slots,
+        context_tokens = facts.context_tokens,
+        threads = facts.threads,
+        kernel = facts.kernel,
+        sandbox = %facts.sandbox,
+        sampling_defaults = %facts.sampling,
+        "engine ready"
+    );
+    let template = &facts.template;
+    if template.lacks_tools {
+        let notation = facts.format.calls;
+        tracing::info!(?notation, "chat template describes no tools");
+    }
+    if !template.dropped_parts.is_empty() {
+        let parts = template.dropped_parts.join(", ");
+        tracing::info!(parts, "chat template leaves out parts");
+    }
+    if let Some(reason) = &template.error {
+        let fix = "use another model file, or set --chat-template-file";
+        tracing::warn!(reason, fix, "chat template is invalid; chats are refused");
+    }
+    if let Some(missing) = facts.sandbox.missing() {
+        tracing::warn!(missing, "engine sandbox incomplete");
+    }
+}
+
+fn log_memory_nodes(nodes: Result<usize, String>) {
+    match nodes {
+        Ok(nodes) if nodes > 1 => tracing::info!(nodes, "memory spread over NUMA nodes"),
+        Ok(_) => {}
+        Err(reason) => tracing::warn!(reason, "memory not spread over NUMA nodes"),
     }
 }
 

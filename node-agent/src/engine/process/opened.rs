@@ -2,7 +2,8 @@
 
 use std::fs::File;
 
-use inference_core::llama::{MappedFiles, Weights};
+use inference_core::hardware::files::Root;
+use inference_core::llama::{MappedFiles, Weights, spread_memory};
 use inference_core::scheduler::prefix_disk::SlotFolder;
 
 use super::prefixes::Prefixes;
@@ -37,6 +38,8 @@ pub(super) struct Confined {
     pub(super) slots: Option<SlotFolder>,
     /// The models' files, unless the system hides its mappings.
     pub(super) mapped: Option<MappedFiles>,
+    /// How many NUMA nodes its memory is spread over, or why it is not.
+    pub(super) memory_nodes: Result<usize, String>,
 }
 
 impl Confined {
@@ -50,6 +53,7 @@ impl Confined {
 /// Opens the models' files, if they are the intended ones, and the folders of saved prefixes and
 /// slots, and confines this process to them.
 pub(super) fn open(options: &EngineOptions) -> Result<(Files, Confined), String> {
+    let memory_nodes = spread_memory(&Root::machine()).map_err(|e| e.to_string());
     let files = ModelFiles::open(&options.model).map_err(|e| e.to_string())?;
     let draft = options.draft_model.as_deref().map(ModelFiles::open);
     let draft = draft.transpose().map_err(|e| format!("--draft-model: {e}"))?;
@@ -75,5 +79,6 @@ pub(super) fn open(options: &EngineOptions) -> Result<(Files, Confined), String>
         }
         _ => prefixes,
     };
-    Ok((Files { model: files, draft }, Confined { sandbox, prefixes, slots, mapped }))
+    let confined = Confined { sandbox, prefixes, slots, mapped, memory_nodes };
+    Ok((Files { model: files, draft }, confined))
 }
