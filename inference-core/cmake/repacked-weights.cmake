@@ -4,7 +4,7 @@
 # page: for a model of 5 GB that is seconds. The calls that allocate and fill such a buffer get another
 # name in the two files that make them, and reach ../memory/weights.cpp.
 #
-# On ARM, ggml chooses the layouts that our kernels read: ../memory/layouts.h.
+# ggml chooses the layouts that our kernels read: ../memory/layouts.h.
 
 function(flotilla_repack_in_parallel)
     get_target_property(theirs llama SOURCE_DIR)
@@ -22,9 +22,7 @@ endfunction()
 function(flotilla_allocate_repacked_weights)
     set_source_files_properties(ggml-cpu/repack.cpp PROPERTIES COMPILE_DEFINITIONS
         ggml_backend_buft_alloc_buffer=flotilla_alloc_repacked)
-    if (GGML_SYSTEM_ARCH STREQUAL "ARM")
-        set(layouts ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../memory/layouts.h)
-        set_source_files_properties(ggml-cpu/repack.cpp PROPERTIES
-            COMPILE_OPTIONS "-include;${layouts}" OBJECT_DEPENDS ${layouts})
-    endif()
+    set(layouts ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../memory/layouts.h)
+    set_source_files_properties(ggml-cpu/repack.cpp PROPERTIES
+        COMPILE_OPTIONS "-include;${layouts}" OBJECT_DEPENDS ${layouts})
 endfunction()

@@ -15,7 +15,9 @@
 //   of experts row by row.
 // - Weights that are floats are multiplied with activations as they are (floats.h).
 //
-// Everything else goes to ggml: other types and layouts, batches of matrices.
+// - Each of several matrices is multiplied with rows of its own in the same way (planes.h).
+//
+// Everything else goes to ggml: other types and layouts, other batches of matrices.
 
 #include <algorithm>
 #include <cstdlib>
@@ -31,7 +33,8 @@ bool ggml_cpu_extra_compute_forward(ggml_compute_params * params, ggml_tensor * 
 bool ggml_cpu_extra_work_size(int threads, const ggml_tensor * op, size_t * size);
 bool flotilla_ggml_extra_compute_forward(ggml_compute_params * params, ggml_tensor * op);
 bool flotilla_ggml_extra_work_size(int threads, const ggml_tensor * op, size_t * size);
-// What ggml asks on ARM when it chooses layouts: ../memory/layouts.h.
+// What ggml asks when it chooses layouts: ../memory/layouts.h.
+bool flotilla_reads_planes(const ggml_tensor * op);
 bool flotilla_reads_groups(const ggml_tensor * weights);
 bool flotilla_reads_file(const ggml_tensor * weights);
 }
@@ -45,6 +48,7 @@ ggml_backend_buffer_type_t flotilla_no_amx_buffer_type() { return nullptr; }
 
 #include "experts.h"
 #include "floats.h"
+#include "planes.h"
 
 namespace {
 
@@ -60,12 +64,14 @@ bool is_on() {
 bool compute(const ggml_compute_params * params, const ggml_tensor * op) {
     if (MatrixProduct::fits(op)) return MatrixProduct(op).compute(params);
     if (FloatProduct::fits(op)) return FloatProduct(op).compute(params);
+    if (PlanesProduct::fits(op)) return PlanesProduct(op).compute(params);
     return ExpertProduct::fits(op) && ExpertProduct(op).compute(params);
 }
 
 /// Bytes of scratch that an operation needs if it is ours; 0 if not.
 size_t work_size(const ggml_tensor * op, int threads) {
     if (MatrixProduct::fits(op)) return MatrixProduct(op).work_size();
+    if (PlanesProduct::fits(op)) return PlanesProduct(op).work_size(threads);
     return ExpertProduct::fits(op) ? ExpertProduct(op).work_size(threads) : 0;
 }
 
@@ -83,6 +89,9 @@ bool ggml_cpu_extra_work_size(int threads, const ggml_tensor * op, size_t * size
     return true;
 }
 
+bool flotilla_reads_planes(const ggml_tensor * op) {
+    return is_on() && op->op == GGML_OP_MUL_MAT && has_planes(op->src[0], op->src[1]) && reads(op->src[0]) == Reads::Groups;
+}
 bool flotilla_reads_groups(const ggml_tensor * weights) { return is_on() && reads(weights) == Reads::Groups; }
 bool flotilla_reads_file(const ggml_tensor * weights) { return is_on() && reads(weights) == Reads::File; }
 
@@ -95,5 +104,7 @@ bool ggml_cpu_extra_compute_forward(ggml_compute_params * params, ggml_tensor * 
 bool ggml_cpu_extra_work_size(int threads, const ggml_tensor * op, size_t * size) {
     return flotilla_ggml_extra_work_size(threads, op, size);
 }
+
+bool flotilla_reads_planes(const ggml_tensor *) { return false; }
 
 #endif

@@ -92,6 +92,11 @@ inline bool has_kernel(const ggml_tensor * weights) {
     }
 }
 
+/// True if each plane of weights, which are no result of an operation, has a plane of rows.
+inline bool has_planes(const ggml_tensor * weights, const ggml_tensor * input) {
+    return weights->op == GGML_OP_NONE && weights->ne[2] > 1 && weights->ne[2] == input->ne[2] && weights->ne[3] == 1;
+}
+
 /// True if the kernels read rows of this tensor, in any planes, and write to that one, one after the other.
 inline bool has_rows(const ggml_tensor * input, const ggml_tensor * output) {
     return input->type == GGML_TYPE_F32 && input->nb[0] == sizeof(float) && input->ne[3] == 1

@@ -14,13 +14,15 @@ pub(super) struct Product {
     pub(crate) rows: usize,
     /// Planes that they are in, one after the other; a divisor of `rows`.
     pub(crate) planes: usize,
+    /// Number of matrices without experts: 1, or as many as planes, each for the rows of one.
+    pub(crate) matrices: usize,
     /// Number of results per row.
     pub(crate) columns: usize,
     /// Elements of a row, and of a column of the weights.
     pub(crate) depth: usize,
     /// `[row][depth]`
     pub(crate) input: Vec<f32>,
-    /// `[column][depth]`
+    /// `[matrix][column][depth]`
     pub(crate) weights: Vec<f32>,
     /// Set if each row is multiplied by some of several matrices.
     pub(crate) experts: Option<Experts>,
@@ -58,6 +60,7 @@ impl Product {
         Self {
             rows,
             planes: 1,
+            matrices: 1,
             columns,
             depth,
             input: vec![1.0; rows * depth],
@@ -133,7 +136,7 @@ impl Product {
     ) -> Result<Option<T>, TrialError> {
         let [columns, depth] = [self.columns, self.depth].map(|n| n as i64);
         let experts = self.experts.as_ref();
-        let count = experts.map_or(1, |experts| experts.count as i64);
+        let count = experts.map_or(self.matrices, |experts| experts.count) as i64;
         // SAFETY: tensors belong to contexts and buffers that live to the end of the function, all
         // copies have the tensors' sizes, and every pointer that may be null is checked.
         unsafe {

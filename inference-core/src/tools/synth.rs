@@ -17,6 +17,7 @@ mod chain;
 mod delta;
 mod experts;
 mod lean;
+mod mla;
 mod mtp;
 mod shapes;
 mod vocabulary;
@@ -129,7 +130,7 @@ impl Synth {
         quant: &Quant,
         chain: Chain,
     ) -> Result<Self, String> {
-        let can_follow = ["llama", "qwen2", mtp::GLM].contains(&shape.architecture);
+        let can_follow = ["llama", "qwen2", mtp::GLM, mla::MLA].contains(&shape.architecture);
         if !can_follow && !delta::has(shape) {
             return Err(format!("{} can have no chain", shape.name));
         }
@@ -316,6 +317,7 @@ fn layer_tensors(shape: &ModelShape, quant: &Quant, layer: u32) -> Tensors {
         lean::HYBRID => lean::hybrid_tensors(shape, quant, layer, all),
         experts::EXPERTS => experts::tensors(shape, quant, sensitive, all),
         mtp::GLM => mtp::glm_tensors(shape, quant, layer, all),
+        mla::MLA => mla::tensors(shape, quant, layer, all),
         _ => all,
     }
 }
@@ -334,6 +336,8 @@ fn write_metadata(writer: &mut Writer, shape: &ModelShape, vocabulary: &Vocabula
     }
     if delta::has(shape) {
         delta::write_metadata(writer, shape);
+    } else if shape.architecture == mla::MLA {
+        mla::write_metadata(writer, shape);
     } else {
         lean::write_metadata(writer, shape);
         writer.number(&key("rope.dimension_count"), shape.head_width as u32);

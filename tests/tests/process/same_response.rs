@@ -11,14 +11,19 @@ use crate::hostile::idle;
 const TURNS: usize = 12;
 const SIZES: [&str; 6] = ["--slots", "4", "--saved-prefix-mib", "8", "--model-name", "m"];
 
-/// Windows with soft caps and a key for each head, recurrent states, and experts.
-const BUILT_OF: [(&str, &str); 11] = [
+/// Windows with soft caps and a key for each head, recurrent states, latents for keys and values,
+/// and experts.
+const BUILT_OF: [(&str, &str); 15] = [
     ("tiny", "f16"),
     ("tiny-window", "f16"),
     ("tiny-window", "q8_0"),
     ("tiny-hybrid", "f16"),
     ("tiny-hybrid", "q8_0"),
     ("tiny-delta", "q8_0"),
+    ("tiny-mla", "f16"),
+    ("tiny-mla", "q4_k_m"),
+    ("tiny-next-mtp", "q4_0"),
+    ("tiny-experts", "f16"),
     ("tiny-experts", "q8_0"),
     ("tiny-experts", "q4_0"),
     ("tiny-experts", "q4_k_m"),

@@ -23,8 +23,9 @@ use crate::types::request::{EngineStats, Event, Options, Sampling, Tenant, TextC
 const TOKENS: u32 = 300;
 const CONTEXT: u32 = 512;
 const NEVER: Stop<'static> = &|| false;
-/// Models with shared cells, with sliding windows, and with recurrent states besides attention.
-const ALL: [&str; 4] = ["tiny", "tiny-window", "tiny-hybrid", "tiny-delta"];
+/// Models with shared cells, with sliding windows, with recurrent states besides attention, and
+/// with one latent for keys and values.
+const ALL: [&str; 5] = ["tiny", "tiny-window", "tiny-hybrid", "tiny-delta", "tiny-mla"];
 
 /// Writes a model with random weights, or a chain, to a new file.
 fn write(shape: &str, quant: &str, chain: Option<Chain>) -> PathBuf {
@@ -142,7 +143,13 @@ fn threads_that_share_cores_wait_for_each_other_and_compute_the_same() {
 #[test]
 fn weights_that_several_threads_repack_into_memory_found_ahead_are_the_same() {
     register(Kernel::Baseline);
-    for (shape, quant) in [("tiny", "q4_0"), ("tiny-experts", "q4_0"), ("tiny-experts", "q4_k_m")] {
+    for (shape, quant) in [
+        ("tiny", "q4_0"),
+        ("tiny-experts", "q4_0"),
+        ("tiny-experts", "q4_k_m"),
+        ("tiny-mla", "q4_0"),
+        ("tiny-mla", "q4_k_m"),
+    ] {
         let path = write(shape, quant, None);
         let file = File::open(&path).unwrap();
         let bytes = file.metadata().unwrap().len();

@@ -43,7 +43,13 @@ fn product([rows, columns, depth]: [usize; 3], seed: u64) -> Product {
     };
     let (mut input, weights) = (some(rows * depth, 1.0), some(columns * depth, 0.05));
     input[..depth].fill(if seed.is_multiple_of(3) { 0.0 } else { 1.0 });
-    Product { rows, planes: 1, columns, depth, input, weights, experts: None }
+    Product { rows, planes: 1, matrices: 1, columns, depth, input, weights, experts: None }
+}
+
+/// A product of so many matrices, each with rows of its own.
+fn planes_product([rows, columns, depth]: [usize; 3], planes: usize, seed: u64) -> Product {
+    let all = product([planes * rows, planes * columns, depth], seed);
+    Product { planes, matrices: planes, columns, ..all }
 }
 
 /// A product whose weights are `count` matrices.
@@ -71,7 +77,7 @@ impl Product {
     fn operands(&self, result: usize) -> (&[f32], usize) {
         let (i, column) = (result / self.columns, result % self.columns);
         let (input, column) = match &self.experts {
-            None => (i, column),
+            None => (i, i * self.matrices / self.rows * self.columns + column),
             Some(experts) => {
                 let (row, used) = (i / experts.used, i % experts.used);
                 let input = row * experts.inputs() + used % experts.inputs();
@@ -116,8 +122,7 @@ fn check(product: &Product, kind: sys::ggml_type, threads: i32) {
                 let rounded: f64 = pairs().map(|(_, w)| w.abs() * peak / 254.0).sum();
                 let scaled: f64 = pairs().map(|(x, w)| (x * w).abs() / 1000.0).sum();
                 let off = (f64::from(*got) - expected).abs();
-                let is_exact =
-                    is_ours(layout, kind) && FLOATS.contains(&kind) && product.experts.is_none();
+                let is_exact = is_ours(layout, kind) && FLOATS.contains(&kind);
                 let tolerance = match is_exact {
                     true => scaled / 100.0 + 1e-9,
                     false => 1.01 * rounded + scaled + 1e-6,
@@ -167,6 +172,57 @@ proptest! {
         let depth = if SMALL.contains(&kind) { 32 * (1 + seed as usize % 10) } else { 256 };
         let sizes = [rows, groups * 8 + more, depth];
         check(&expert_product(sizes, chosen, are_inputs_apart, seed), kind, threads);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn products_of_planes_are_what_their_definition_says(
+        rows in prop_oneof![1usize..24, Just(64), Just(67)],
+        groups in 1usize..8,
+        more in prop::sample::select(vec![0usize, 0, 0, 1, 4]),
+        planes in 2usize..6,
+        kind in prop::sample::select([&SMALL[..], &LARGE, &FLOATS].concat()),
+        threads in 1i32..4,
+        seed in any::<u64>(),
+    ) {
+        let depth = match kind {
+            kind if SMALL.contains(&kind) => 32 * (1 + seed as usize % 10),
+            kind if FLOATS.contains(&kind) => 1 + seed as usize % 400,
+            _ => 256,
+        };
+        let sizes = [rows, groups * 8 + more, depth];
+        check(&planes_product(sizes, planes, seed), kind, threads);
+    }
+}
+
+#[test]
+fn a_row_of_planes_is_the_same_alone_and_with_every_set_of_kernels() {
+    for kind in [&SMALL[..], &LARGE, &FLOATS].concat() {
+        let depth = if LARGE.contains(&kind) { 512 } else { 160 };
+        let all = planes_product([43, 40, depth], 3, 5);
+        let mut first = None;
+        for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
+            let device = Device::open(*kernel).unwrap();
+            for layout in device.layouts().into_iter().filter(|l| is_read_by_ours(*l, kind)) {
+                let Some(got) = all.run(&device, layout, kind, 2).unwrap() else { continue };
+                let expected = first.get_or_insert_with(|| got.clone());
+                assert_eq!(&got, expected, "{kernel:?}, type {kind}");
+                for rows in [1, 2, 5, 9, 17, 40] {
+                    let planes = all.input.chunks(43 * depth);
+                    let input = planes.flat_map(|plane| plane[..rows * depth].to_vec()).collect();
+                    let weights = all.weights.clone();
+                    let some = Product { rows: 3 * rows, input, weights, experts: None, ..all };
+                    let apart = some.run(&device, layout, kind, 2).unwrap().unwrap();
+                    let planes = got.chunks(43 * 40);
+                    let beside: Vec<f32> =
+                        planes.flat_map(|plane| plane[..rows * 40].to_vec()).collect();
+                    assert_eq!(apart, beside, "{kernel:?}, type {kind}: {rows} of 43 rows");
+                }
+            }
+        }
+        assert!(first.is_some(), "type {kind}");
     }
 }
 
@@ -254,17 +310,19 @@ fn a_row_does_not_depend_on_how_many_panels_there_are() {
 #[test]
 fn all_sets_of_kernels_compute_the_same_products() {
     for kind in [&SMALL[..], &LARGE, &FLOATS].concat() {
-        let all = product([20, 40, if LARGE.contains(&kind) { 1280 } else { 928 }], 5);
-        let mut first = None;
-        for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
-            let device = Device::open(*kernel).unwrap();
-            for layout in device.layouts().into_iter().filter(|l| is_read_by_ours(*l, kind)) {
-                let Some(got) = all.run(&device, layout, kind, 2).unwrap() else { continue };
-                let expected = first.get_or_insert_with(|| got.clone());
-                assert_eq!(&got, expected, "{kernel:?}, type {kind}");
+        let sizes = [20, 40, if LARGE.contains(&kind) { 1280 } else { 928 }];
+        for all in [product(sizes, 5), expert_product(sizes, (8, 2), false, 5)] {
+            let mut first = None;
+            for kernel in Kernel::ALL.iter().filter(|kernel| runs_here(**kernel)) {
+                let device = Device::open(*kernel).unwrap();
+                for layout in device.layouts().into_iter().filter(|l| is_read_by_ours(*l, kind)) {
+                    let Some(got) = all.run(&device, layout, kind, 2).unwrap() else { continue };
+                    let expected = first.get_or_insert_with(|| got.clone());
+                    assert_eq!(&got, expected, "{kernel:?}, type {kind}");
+                }
             }
+            assert!(first.is_some(), "type {kind}");
         }
-        assert!(first.is_some(), "type {kind}");
     }
 }
 

@@ -143,7 +143,8 @@ fn read_of(tensor: &TensorInfo, bytes: u64, layout: &Layout) -> u64 {
 
 fn is_repacked(tensor: &TensorInfo, repacking: Repacking) -> bool {
     let Some(kind) = kinds::kind(tensor.kind) else { return false };
-    let matrix = tensor.dimensions.len() == 2 || is_experts(tensor);
+    // Matrices of experts, and of the heads of latent attention.
+    let matrix = [2, 3].contains(&tensor.dimensions.len());
     let rows = tensor.dimensions.get(1).copied().unwrap_or(0);
     matrix && tensor.name.ends_with(".weight") && rows > 0 && repacking.applies(kind.name, rows)
 }

@@ -1,11 +1,14 @@
-//! Models with gated delta nets, which have a recurrent state, in three of four layers (Qwen3.5).
+//! Models with gated delta nets, which have a recurrent state, in three of four layers (Qwen3.5,
+//! and Qwen3-Next before it).
 
 use super::{F32, ModelShape, Quant, Tensors, mtp};
 use crate::model_file::gguf::write::Writer;
 
 /// Architecture of these shapes, and of those with experts.
 const DELTA: &str = "qwen35";
-const WITH_EXPERTS: &str = "qwen35moe";
+const WITH_EXPERTS: [&str; 2] = ["qwen35moe", NEXT];
+/// Here, one matrix has both rates of each head.
+const NEXT: &str = "qwen3next";
 /// One of so many layers has attention, the last one.
 const INTERVAL: u32 = 4;
 /// Width of a head of the delta net, and of its state.
@@ -22,7 +25,11 @@ fn heads(shape: &ModelShape) -> u64 {
 
 /// True for these shapes.
 pub(crate) fn has(shape: &ModelShape) -> bool {
-    [DELTA, WITH_EXPERTS].contains(&shape.architecture)
+    shape.architecture == DELTA || has_experts(shape)
+}
+
+fn has_experts(shape: &ModelShape) -> bool {
+    WITH_EXPERTS.contains(&shape.architecture)
 }
 
 /// Tensors of a layer; `sensitive` is the type of those that matter most.
@@ -32,7 +39,7 @@ pub(crate) fn tensors(shape: &ModelShape, quant: &Quant, layer: u32, sensitive: 
         ("attn_norm.weight", vec![width], F32),
         ("post_attention_norm.weight", vec![width], F32),
     ];
-    if shape.architecture == WITH_EXPERTS {
+    if has_experts(shape) {
         all.extend(mtp::experts(shape, quant));
         all.push(("ffn_gate_inp_shexp.weight", vec![width], F32));
     } else {
@@ -68,23 +75,30 @@ fn attention(shape: &ModelShape, quant: &Quant, sensitive: u32) -> Tensors {
 fn delta_net(shape: &ModelShape, quant: &Quant) -> Tensors {
     let (width, heads) = (shape.width, heads(shape));
     let inner = heads * HEAD;
-    vec![
+    let rates: Tensors = match shape.architecture {
+        NEXT => vec![("ssm_ba.weight", vec![width, 2 * heads], quant.matrix)],
+        _ => ["ssm_beta.weight", "ssm_alpha.weight"]
+            .map(|name| (name, vec![width, heads], quant.matrix))
+            .to_vec(),
+    };
+    let first = vec![
         ("attn_qkv.weight", vec![width, 3 * inner], quant.matrix),
         ("attn_gate.weight", vec![width, inner], quant.matrix),
         ("ssm_conv1d.weight", vec![CONVOLUTION, 3 * inner], F32),
         ("ssm_dt.bias", vec![heads], F32),
         ("ssm_a", vec![heads], F32),
-        ("ssm_beta.weight", vec![width, heads], quant.matrix),
-        ("ssm_alpha.weight", vec![width, heads], quant.matrix),
+    ];
+    let last = vec![
         ("ssm_norm.weight", vec![HEAD], F32),
         ("ssm_out.weight", vec![inner, width], quant.matrix),
-    ]
+    ];
+    [first, rates, last].concat()
 }
 
 /// Metadata in addition to what all shapes have.
 pub(crate) fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
     let key = |name: &str| format!("{}.{name}", shape.architecture);
-    if shape.architecture == WITH_EXPERTS {
+    if has_experts(shape) {
         mtp::write_experts(writer, shape);
         writer.number(&key("expert_shared_feed_forward_length"), shape.hidden as u32);
     }
@@ -102,6 +116,9 @@ pub(crate) fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
         ("ssm.group_count", heads),
     ] {
         writer.number(&key(name), size as u32);
+    }
+    if shape.architecture == NEXT {
+        return;
     }
     // Positions of text are the same in all sections.
     let rest = (rotary / 2) as i32;

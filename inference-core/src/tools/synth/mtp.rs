@@ -1,4 +1,4 @@
-//! MTP heads, and models with experts whose files have one (GLM-4.5, Qwen3.5 with experts).
+//! MTP heads, and the experts of models whose files have one (GLM-4.5, GLM-4.7-Flash, Qwen3.5).
 
 use super::{F32, ModelShape, Quant, Tensors};
 use crate::model_file::gguf::write::Writer;
@@ -30,17 +30,26 @@ pub(crate) fn glm_tensors(
     layer: u32,
     plain: Tensors,
 ) -> Tensors {
-    let is_dense = |name: &str| name.starts_with("ffn_") && name != "ffn_norm.weight";
-    let mut all: Tensors = plain
-        .into_iter()
-        .filter(|(name, ..)| *name != "ffn_norm.weight")
-        .filter(|(name, ..)| layer < DENSE || !is_dense(name))
-        .collect();
+    let plain = plain.into_iter().filter(|(name, ..)| *name != "ffn_norm.weight").collect();
+    let mut all = with_experts(shape, quant, layer, plain);
     all.push(("post_attention_norm.weight", vec![shape.width], F32));
-    if layer >= DENSE {
-        all.extend(experts(shape, quant));
-        all.push(("exp_probs_b.bias", vec![EXPERTS], F32));
+    all
+}
+
+/// Tensors of a layer that has experts, if it is not one of the first.
+pub(super) fn with_experts(
+    shape: &ModelShape,
+    quant: &Quant,
+    layer: u32,
+    plain: Tensors,
+) -> Tensors {
+    if layer < DENSE {
+        return plain;
     }
+    let is_dense = |name: &str| name.starts_with("ffn_") && name != "ffn_norm.weight";
+    let mut all: Tensors = plain.into_iter().filter(|(name, ..)| !is_dense(name)).collect();
+    all.extend(experts(shape, quant));
+    all.push(("exp_probs_b.bias", vec![EXPERTS], F32));
     all
 }
 
@@ -65,10 +74,16 @@ pub(crate) fn write_metadata(writer: &mut Writer, shape: &ModelShape) {
         writer.number(&key("nextn_predict_layers"), 1);
     }
     if shape.architecture == GLM {
-        write_experts(writer, shape);
-        writer.number(&key("expert_shared_count"), SHARED);
-        writer.number(&key("leading_dense_block_count"), DENSE);
+        write_later_experts(writer, shape);
     }
+}
+
+/// Metadata of [`with_experts`].
+pub(super) fn write_later_experts(writer: &mut Writer, shape: &ModelShape) {
+    let key = |name: &str| format!("{}.{name}", shape.architecture);
+    write_experts(writer, shape);
+    writer.number(&key("expert_shared_count"), SHARED);
+    writer.number(&key("leading_dense_block_count"), DENSE);
 }
 
 /// Metadata of [`experts`].

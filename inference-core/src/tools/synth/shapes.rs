@@ -36,6 +36,23 @@ const QWEN_3_5: ModelShape = ModelShape {
     mtp_head: false,
 };
 
+const TINY_MLA: ModelShape = ModelShape {
+    name: "tiny-mla",
+    architecture: "deepseek2",
+    layers: 2,
+    width: 256,
+    hidden: 256,
+    heads: 4,
+    kv_heads: 1,
+    head_width: 64,
+    vocabulary: 1024,
+    rope_base: 10_000.0,
+    epsilon: 1e-5,
+    context: 4096,
+    ranks: false,
+    mtp_head: false,
+};
+
 /// All known shapes. Generative ones tie the output to the embedding matrix; BERT shapes compute
 /// embeddings.
 pub const SHAPES: &[ModelShape] = &[
@@ -244,6 +261,13 @@ pub const SHAPES: &[ModelShape] = &[
         mtp_head: true,
         ..TINY_DELTA
     },
+    ModelShape {
+        name: "tiny-next-mtp",
+        architecture: "qwen3next",
+        hidden: 256,
+        mtp_head: true,
+        ..TINY_DELTA
+    },
     ModelShape { name: "qwen3.5-0.8b-mtp", mtp_head: true, ..QWEN_3_5 },
     ModelShape {
         name: "qwen3.5-4b-mtp",
@@ -271,6 +295,8 @@ pub const SHAPES: &[ModelShape] = &[
         ranks: false,
         mtp_head: true,
     },
+    TINY_MLA,
+    ModelShape { name: "tiny-mla-mtp", mtp_head: true, ..TINY_MLA },
     ModelShape {
         name: "tiny-experts",
         architecture: "granitemoe",
