@@ -6,10 +6,10 @@
 
 extern "C" {
 
-// Makes batches output the hidden state of every row. Otherwise the last layer computes only rows that
-// have logits, in all graphs that can output hidden states.
-void flotilla_output_hidden_states(llama_context * context, bool is_on) {
-    llama_set_embeddings_nextn(context, is_on, !is_on);
+// Makes batches output the hidden state of every row, or of every row that has logits. Otherwise the
+// last layer computes only rows that have logits, in all graphs that can output hidden states.
+void flotilla_output_hidden_states(llama_context * context, bool is_on, bool with_logits_alone) {
+    llama_set_embeddings_nextn(context, is_on, !is_on || with_logits_alone);
 }
 
 // The hidden state after a row of the last batch; null if there is none.

@@ -338,7 +338,7 @@ fn new_context(
         return Err(LoadError::Context(log::take_first_error()));
     }
     // SAFETY: the context is valid.
-    unsafe { mtp_head::output_hidden_states(context, weights.has_mtp_head()) };
+    unsafe { mtp_head::output_hidden_states(context, weights, role) };
     Ok(context)
 }
 

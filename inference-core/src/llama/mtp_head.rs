@@ -9,13 +9,20 @@ use std::ffi::c_int;
 
 use llama_cpp_sys_2 as sys;
 
-use super::{ContextOptions, LlamaModel, LoadError};
+use super::{ContextOptions, LlamaModel, LoadError, Weights};
 use crate::model_file::memory_plan::draft;
 use crate::types::model::{Model, Undo};
 
+/// The architecture whose head computes its last layer only for rows with logits.
+const CUTS_EARLY: &str = "qwen3next";
+
 // See inference-core/memory/staging.cpp.
 unsafe extern "C" {
-    fn flotilla_output_hidden_states(context: *mut sys::llama_context, is_on: bool);
+    fn flotilla_output_hidden_states(
+        context: *mut sys::llama_context,
+        is_on: bool,
+        with_logits_alone: bool,
+    );
     fn flotilla_hidden_state(context: *mut sys::llama_context, row: c_int) -> *const f32;
 }
 
@@ -60,13 +67,20 @@ pub fn mtp_head(
     head.map(Some).map_err(|error| LoadError::MtpHead(Box::new(error)))
 }
 
-/// Makes batches of a context output the hidden state of every row, or of none.
+/// Makes batches of a context output the hidden state of every row, or of none. Some heads have no
+/// other than those of rows with logits.
 ///
 /// # Safety
-/// The context is valid.
-pub(super) unsafe fn output_hidden_states(context: *mut sys::llama_context, is_on: bool) {
+/// The context is valid, and of these weights.
+pub(super) unsafe fn output_hidden_states(
+    context: *mut sys::llama_context,
+    weights: &Weights,
+    role: Role,
+) {
+    let cuts_early = weights.metadata("general.architecture").as_deref() == Some(CUTS_EARLY);
+    let with_logits_alone = role == Role::MtpHead && cuts_early;
     // SAFETY: as above.
-    unsafe { flotilla_output_hidden_states(context, is_on) };
+    unsafe { flotilla_output_hidden_states(context, weights.has_mtp_head(), with_logits_alone) };
 }
 
 /// The hidden state of `width` elements after a row of the last batch; empty if there is none.

@@ -184,7 +184,7 @@ impl Weights {
         self.is_encoder() || layout::is_encoder(&architecture) || causal.as_deref() == Some("false")
     }
 
-    fn metadata(&self, key: &str) -> Option<String> {
+    pub(super) fn metadata(&self, key: &str) -> Option<String> {
         let key = CString::new(key).ok()?;
         let read = |buffer: &mut [u8]| {
             // SAFETY: key and buffer are valid and have the given length.

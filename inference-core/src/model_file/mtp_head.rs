@@ -4,7 +4,10 @@
 use crate::model_file::gguf::Header;
 
 /// Architectures whose head llama.cpp computes, as far as it was tried: for others it may abort.
-const ARCHITECTURES: &[&str] = &["qwen35", "qwen35moe", "glm4moe"];
+const ARCHITECTURES: &[&str] = &["qwen35", "qwen35moe", "qwen3next", "glm4moe", LATENT];
+
+/// One of them, whose head must have latents for queries, keys and values, as that of GLM-4.7-Flash.
+const LATENT: &str = "deepseek2";
 
 /// Layers of the head.
 fn layers(header: &Header) -> u64 {
@@ -27,8 +30,11 @@ pub(crate) fn has_tensor(header: &Header, name: &str) -> bool {
 /// they were written.
 pub fn is_usable(header: &Header) -> bool {
     let joins = format!("blk.{}.nextn.eh_proj.weight", model_layers(header));
+    let has = |key: &str| header.number(key).is_some_and(|number| number > 0);
+    let latent = has("attention.key_length_mla") && has("attention.q_lora_rank");
     ARCHITECTURES.contains(&header.architecture.as_str())
         && layers(header) == 1
+        && (latent || header.architecture != LATENT)
         && header.tensor_list.iter().any(|tensor| tensor.name == joins)
 }
 
@@ -49,6 +55,7 @@ mod tests {
     fn a_head_is_used_if_it_is_the_only_one_and_in_the_file() {
         let whole = header("tiny-delta-mtp");
         assert!(is_usable(&whole) && is_usable(&header("tiny-glm-mtp")));
+        assert!(is_usable(&header("tiny-mla-mtp")));
         assert!(!is_usable(&header("tiny-delta")));
         let key = "nextn_predict_layers";
         let changed = |change: &dyn Fn(&mut Header)| {
@@ -65,6 +72,13 @@ mod tests {
             });
             assert!(!is_usable(&several), "{number} layers");
         }
+        let latent = |key: &str| {
+            let mut header = header("tiny-mla-mtp");
+            header.numbers.retain(|name, _| !name.ends_with(key));
+            is_usable(&header)
+        };
+        assert!(latent("nothing"));
+        assert!(!latent("key_length_mla") && !latent("q_lora_rank"), "llama.cpp would abort");
         let other = changed(&|header| header.architecture = "qwen36".into());
         assert!(!is_usable(&other), "nobody has tried it");
         let left_out = changed(&|header| {

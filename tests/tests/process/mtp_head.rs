@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use crate::draft_model::{choice, compare, file, request};
 
 /// Models of which each token follows from the one before, and whose heads know most of them: with
-/// a recurrent state, without and with experts, and with attention alone.
-fn chains(folder: &Folder) -> [String; 3] {
-    ["tiny-delta-mtp", "tiny-delta-experts-mtp", "tiny-glm-mtp"]
+/// a recurrent state, without and with experts, with attention alone, and with one latent for keys
+/// and values.
+fn chains(folder: &Folder) -> [String; 5] {
+    ["tiny-delta-mtp", "tiny-delta-experts-mtp", "tiny-next-mtp", "tiny-glm-mtp", "tiny-mla-mtp"]
         .map(|shape| file(folder, shape, &["--chain", "100", "--head", "80"]))
 }
 

@@ -2,8 +2,8 @@
 //! the one before.
 
 use super::*;
+use crate::llama::Loading;
 use crate::llama::context::tests::{load, options};
-use crate::llama::{Loading, Weights};
 use crate::model_file::memory_plan::LoadMode;
 use crate::scheduler::draft_model::{DraftModel, Followed, Owner, Wanted};
 use crate::scheduler::speculation::LeastChance;
@@ -11,8 +11,10 @@ use crate::tools::synth::Chain;
 use crate::types::model::{Decoded, Row};
 use crate::types::request::{Tenant, Token};
 
-/// Models with a head: with a recurrent state, without and with experts, and with attention alone.
-const SHAPES: [&str; 3] = ["tiny-delta-mtp", "tiny-delta-experts-mtp", "tiny-glm-mtp"];
+/// Models with a head: with a recurrent state, without and with experts, with attention alone, and
+/// with one latent for keys and values.
+const SHAPES: [&str; 5] =
+    ["tiny-delta-mtp", "tiny-delta-experts-mtp", "tiny-next-mtp", "tiny-glm-mtp", "tiny-mla-mtp"];
 const ANY: LeastChance = LeastChance { to_keep: 0.0, to_go_on: 0.0, is_joint: false };
 const OWNER: Owner = Owner { sequence: 1, tenant: Tenant(0) };
 
@@ -102,10 +104,13 @@ fn drafts_do_not_depend_on_where_batches_end_and_depend_on_all_of_the_text() {
         for ends in [&[1, 40, 119][..], &[60, 118, 119], &one_by_one] {
             assert_eq!(drafted(&text, ends), at_once, "{shape}, batches that end at {ends:?}");
         }
-        // The same last tokens after another beginning.
-        let mut other = text.clone();
-        other[..100].iter_mut().for_each(|token| *token = 33 + (*token * 7 + 1) % 89);
-        assert_ne!(drafted(&other, &[119]), at_once, "{shape}");
+        // The same last tokens after other beginnings. Not each of them changes the likeliest ones.
+        let differs = (1..20).any(|number| {
+            let mut other = text.clone();
+            other[..100].iter_mut().for_each(|token| *token = 33 + (*token * 7 + number) % 89);
+            drafted(&other, &[119]) != at_once
+        });
+        assert!(differs, "{shape}");
     }
 }
 
@@ -134,7 +139,9 @@ fn the_first_logits_are_the_same_without_the_others() {
         let model = LlamaModel::new(weights.clone(), options).unwrap();
         let head = mtp_head(&model, options).unwrap().unwrap();
         let small = LlamaModel::beside(&model, weights, options).unwrap();
-        for mut drafter in [head, small] {
+        for (mut drafter, is_head) in [(head, true), (small, false)] {
+            // llama.cpp's graph of this model multiplies the whole matrix.
+            let cuts = is_head || shape != "tiny-mla-mtp";
             let mut logits = |first| {
                 drafter.compute_first_logits(first);
                 let row = |seq| Row { seq, position: 0, token: 40 + seq, logits: true };
@@ -150,7 +157,7 @@ fn the_first_logits_are_the_same_without_the_others() {
                 for (part, whole) in logits(first).iter().zip(&whole) {
                     let (computed, others) = part.split_at(first as usize);
                     assert_eq!(computed, &whole[..first as usize], "{shape}");
-                    assert!(others.iter().all(|logit| *logit == 0.0), "{shape}");
+                    assert_eq!(others.iter().all(|logit| *logit == 0.0), cuts, "{shape}");
                     assert_eq!(part.len(), whole.len(), "{shape}");
                 }
             }
