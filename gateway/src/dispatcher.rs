@@ -335,6 +335,11 @@ impl Dispatcher {
         self.lock().scheduler.fleet.endpoint(id).is_some_and(Endpoint::is_drained)
     }
 
+    /// True if an endpoint gets no new requests until somebody says otherwise.
+    pub(crate) fn is_cordoned(&self, id: EndpointId) -> bool {
+        self.lock().scheduler.fleet.endpoint(id).is_some_and(|endpoint| endpoint.is_cordoned)
+    }
+
     /// All endpoints, for the admin API.
     pub fn nodes(&self) -> Vec<NodeView> {
         let now = self.now();

@@ -140,7 +140,7 @@ async fn follow_status(
         if let (Some(id), Some(prefixes)) = (endpoint.id, prefixes) {
             if is_stopping || endpoint.dispatcher().is_drained(id) {
                 handing.follow(&endpoint.gateway, (id, upstream), &prefixes);
-            } else {
+            } else if !endpoint.dispatcher().is_cordoned(id) {
                 handing = HandOver::default();
             }
         }

@@ -166,8 +166,8 @@ impl Families {
             )?,
             handed_over: builder.counters(
                 "gateway_prefixes_handed_over_total",
-                "Saved prefixes that leaving nodes offered to others (nodes.hand_over), by outcome: \
-                 moved, slower (than to compute it again), refused, failed.",
+                "Saved prefixes that leaving and drained nodes had for others (nodes.hand_over), by \
+                 outcome: moved, slower (than to compute it again), refused, failed.",
                 &["outcome"],
             )?,
             hedges: builder.counters(
