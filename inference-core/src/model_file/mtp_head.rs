@@ -6,7 +6,7 @@ use crate::model_file::gguf::Header;
 /// Architectures whose head llama.cpp computes, as far as it was tried: for others it may abort.
 const ARCHITECTURES: &[&str] = &["qwen35", "qwen35moe", "qwen3next", "glm4moe", LATENT];
 
-/// One of them, whose head must have latents for queries, keys and values, as that of GLM-4.7-Flash.
+/// One of them, whose head must have latents of queries, keys and values, as GLM-4.7-Flash has.
 const LATENT: &str = "deepseek2";
 
 /// Layers of the head.

@@ -134,11 +134,12 @@ fn check(product: &Product, kind: sys::ggml_type, threads: i32) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(140))]
     #[test]
     fn products_are_what_their_definition_says(
         in_plane in prop_oneof![1usize..41, Just(64), Just(67)],
-        planes in prop::sample::select(vec![1usize, 1, 1, 2, 5]),
+        planes in prop::sample::select(vec![1usize, 1, 2, 3, 5]),
+        has_matrices in any::<bool>(),
         groups in 1usize..12,
         more in prop::sample::select(vec![0usize, 0, 0, 1, 4]),
         blocks in 1usize..4,
@@ -151,8 +152,12 @@ proptest! {
             kind if FLOATS.contains(&kind) => 1 + seed as usize % 400,
             _ => 256 * blocks,
         };
-        let sizes = [in_plane * planes, groups * 8 + more, depth];
-        check(&Product { planes, ..product(sizes, seed) }, kind, threads);
+        let columns = groups * 8 + more;
+        let product = match has_matrices {
+            true => planes_product([in_plane, columns, depth], planes, seed),
+            false => Product { planes, ..product([in_plane * planes, columns, depth], seed) },
+        };
+        check(&product, kind, threads);
     }
 }
 
@@ -172,28 +177,6 @@ proptest! {
         let depth = if SMALL.contains(&kind) { 32 * (1 + seed as usize % 10) } else { 256 };
         let sizes = [rows, groups * 8 + more, depth];
         check(&expert_product(sizes, chosen, are_inputs_apart, seed), kind, threads);
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
-    #[test]
-    fn products_of_planes_are_what_their_definition_says(
-        rows in prop_oneof![1usize..24, Just(64), Just(67)],
-        groups in 1usize..8,
-        more in prop::sample::select(vec![0usize, 0, 0, 1, 4]),
-        planes in 2usize..6,
-        kind in prop::sample::select([&SMALL[..], &LARGE, &FLOATS].concat()),
-        threads in 1i32..4,
-        seed in any::<u64>(),
-    ) {
-        let depth = match kind {
-            kind if SMALL.contains(&kind) => 32 * (1 + seed as usize % 10),
-            kind if FLOATS.contains(&kind) => 1 + seed as usize % 400,
-            _ => 256,
-        };
-        let sizes = [rows, groups * 8 + more, depth];
-        check(&planes_product(sizes, planes, seed), kind, threads);
     }
 }
 

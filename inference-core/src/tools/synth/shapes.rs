@@ -296,6 +296,18 @@ pub const SHAPES: &[ModelShape] = &[
         mtp_head: true,
     },
     TINY_MLA,
+    ModelShape {
+        name: "latent-0.5b",
+        layers: 12,
+        width: 1024,
+        hidden: 1024,
+        heads: 16,
+        head_width: 256,
+        vocabulary: 151_936,
+        rope_base: 1_000_000.0,
+        context: 32_768,
+        ..TINY_MLA
+    },
     ModelShape { name: "tiny-mla-mtp", mtp_head: true, ..TINY_MLA },
     ModelShape {
         name: "tiny-experts",
