@@ -27,7 +27,7 @@ use crate::upstream::{NodeBody, Upstream};
 
 /// Most prefixes that are handed over.
 const PREFIXES_MAX: usize = 256;
-/// How often a node is asked for what it has, because it was busy before.
+/// How often a drained node is asked for what it has, because it was busy before.
 const ASKED_MAX: u32 = 16;
 /// Maximum size of the list of offered prefixes.
 const LIST_BYTES_MAX: usize = 256 * 1024;
@@ -78,13 +78,15 @@ impl HandOver {
         let is_stopping = status.offered > 0;
         let is_due = match is_stopping {
             true => !self.is_begun,
-            false => !self.has_agreed && (status.written || self.asked == 0),
+            false if self.has_agreed => false,
+            false => self.asked == 0 || (status.written && self.asked < ASKED_MAX),
         };
-        if !is_due || self.running.is_some() || self.asked >= ASKED_MAX {
+        if !is_due || self.running.is_some() {
             return;
         }
         if let Some(heir) = gateway.dispatcher.heir_of(id) {
-            (self.is_begun, self.asked) = (is_stopping, self.asked + 1);
+            self.is_begun |= is_stopping;
+            self.asked += u32::from(!is_stopping);
             let (gateway, leaving) = (gateway.clone(), leaving.clone());
             let running = async move { hand_over(&gateway, heir, &leaving).await };
             self.running = Some(Box::pin(running));

@@ -183,7 +183,7 @@ impl HandOver {
     }
 
     /// The same for a gateway that has drained this node, whose engine runs. `None` while it works.
-    /// Has it write what is not written yet; `None` until it has.
+    /// `None` until the engine has written the rest to files, which this asks for.
     pub(crate) async fn claim_idle(
         &self,
         heir: &str,

@@ -185,6 +185,23 @@ async fn a_drained_node_is_asked_once_if_it_does_not_say_that_it_has_written_any
 }
 
 #[tokio::test]
+async fn a_drained_node_that_was_never_idle_when_it_was_asked_hands_over_when_it_stops() {
+    let gateway = Gateway::start(ON).await;
+    let mut a = MockNode::join(gateway.address, saving("a", "k")).await;
+    let _b = MockNode::join(gateway.address, saving("b", "k")).await;
+    eventually("both to be linked", async || (gateway.linked().await == 2).then_some(())).await;
+    has_written(&a);
+    assert_eq!(gateway.admin.post("/admin/v1/nodes/a/cordon", "").await.status, 200);
+    for asked in 0..16 {
+        a.says(|status| status.queued = asked);
+        a.asked().await.refuse(409);
+    }
+    leaves(&a, 1);
+    claims(&mut a, "b", json!([])).await;
+    is_done(&mut a).await;
+}
+
+#[tokio::test]
 async fn a_file_that_takes_longer_than_its_tokens_is_given_up_with_all_others() {
     let gateway = Gateway::start(ON).await;
     let mut a = MockNode::join(gateway.address, saving("a", "k")).await;
